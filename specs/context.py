@@ -1,0 +1,111 @@
+"""What a formula may know: the shape, the platform and how the engine was asked to run.
+
+`CONTEXT` is the whole list, with defaults; a name that is neither here nor in the spec is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specs.errors import InputError, did_you_mean
+
+Value = int | str
+MAX_TOKENS = 1 << 24
+MAX_INT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name of the context. ``default`` is a value, the name of another variable, or None (must be given)."""
+
+    doc: str
+    default: Value | None = None
+    low: int = 0
+    high: int = MAX_INT
+
+
+CONTEXT: dict[str, Variable] = {
+    "batch": Variable("sequences in the batch", 1, low=1),
+    "q_heads": Variable("query heads", 1, low=1),
+    "kv_heads": Variable("key/value heads", 1, low=1),
+    "q_len": Variable("query tokens of this sequence", 1, high=MAX_TOKENS),
+    "kv_len": Variable("key/value tokens of this sequence", None, high=MAX_TOKENS),
+    "head_dim": Variable("elements of one head", 1, low=1, high=1 << 16),
+    "max_kv_len": Variable("largest kv_len of the batch", "kv_len", high=MAX_TOKENS),
+    "kv_capacity": Variable("tokens the page table has room for", "kv_len", high=MAX_TOKENS),
+    "page_size": Variable("tokens per page of the KV cache", 16, low=1),
+    "element_bytes": Variable("bytes of one element of K and V", 2, low=1, high=8),
+    "window": Variable("sliding window in tokens; 0: none", 0, high=MAX_TOKENS),
+    "causal": Variable("1: a query sees no later token", 0, high=1),
+    "cuda_graph": Variable("1: captured in a CUDA graph", 0, high=1),
+    "num_splits": Variable("split count given by the caller; 0: the kernel's own rule", 0, high=1 << 16),
+    "sm_count": Variable("streaming multiprocessors of the GPU", None, low=1, high=1 << 16),
+    "compute_capability": Variable("90 for Hopper, 100 for B200, 120 for SM120", None, high=1000),
+    "triton_version": Variable("version of the Triton compiler, 308 for 3.8", 308),
+    "vllm_version": Variable("version of vLLM, 3300 for 0.33.0", 3300),
+    "flashinfer_version": Variable("version of FlashInfer, 702 for 0.7.2", 702),
+    "fork": Variable("which fork of the kernel: 'dao' or 'vllm'", "'dao'"),
+}
+
+
+def make_context(given: Mapping[str, object], *, place: str = "context") -> dict[str, Value]:
+    """Check ``given`` and fill in defaults.
+
+    Returns:
+        every name of `CONTEXT` with an integer or a word.
+
+    Raises:
+        InputError: unknown name, wrong type, out of range, or a required name is missing.
+    """
+    for name in given:
+        if name not in CONTEXT:
+            raise InputError(f"unknown name '{name}'", place=place, remedy=did_you_mean(name, CONTEXT))
+    values: dict[str, Value] = {}
+    for name, variable in CONTEXT.items():
+        value = given.get(name)
+        if value is None:
+            default = variable.default
+            if default is None:
+                raise InputError(f"{name} is not given", place=place, remedy=f"give {name}: {variable.doc}")
+            if isinstance(default, str) and not default.startswith("'"):
+                value = values[default]
+            else:
+                value = default.strip("'") if isinstance(default, str) else default
+        values[name] = _checked(name, variable, value, place)
+    if values["q_heads"] % values["kv_heads"]:  # pyright: ignore[reportOperatorIssue]
+        raise InputError(
+            f"q_heads = {values['q_heads']} is not a multiple of kv_heads = {values['kv_heads']}",
+            place=place,
+            remedy="grouped-query attention gives every KV head the same number of query heads",
+        )
+    for name in ("max_kv_len", "kv_capacity"):
+        if int(values[name]) < int(values["kv_len"]):
+            raise InputError(
+                f"{name} = {values[name]} is less than kv_len = {values['kv_len']}",
+                place=place,
+                remedy=f"{name} is {CONTEXT[name].doc}",
+            )
+    return values
+
+
+def _checked(name: str, variable: Variable, value: object, place: str) -> Value:
+    if isinstance(variable.default, str) and variable.default.startswith("'"):
+        if not isinstance(value, str):
+            raise InputError(f"{name} = {value!r} is not a word", place=place, remedy=variable.doc)
+        return value
+    if isinstance(value, bool):
+        value = int(value)
+    try:
+        number = int(value.__index__())  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"{name} = {value!r} is not an integer", place=place, remedy=f"{name} is {variable.doc}"
+        ) from None
+    if not variable.low <= number <= variable.high:
+        raise InputError(
+            f"{name} = {number} is out of range {variable.low}..{variable.high}",
+            place=place,
+            remedy=f"{name} is {variable.doc}",
+        )
+    return number
