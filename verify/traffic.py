@@ -133,8 +133,8 @@ def visible_rows(layer: Layer) -> int:
 def tiled(layer: Layer) -> Traffic:
     """Tiled forward: q and the output once, key and value rows once per query block that sees them.
 
-    A causal query block that begins at ``start`` reads ``min(tokens, start + q_block)`` rows. Query heads that
-    share a KV head read it each for itself, as separate thread blocks do.
+    A causal query block that begins at ``start`` reads ``min(tokens, start + q_block)`` rows. Query heads
+    that share a KV head read it each for itself, as separate thread blocks do.
     """
     row = 2 * layer.batch * layer.q_heads * layer.head_dim * layer.element_bytes
     return Traffic(
