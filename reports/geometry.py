@@ -198,9 +198,7 @@ def _embed(d: FloatArray) -> tuple[FloatArray, FloatArray]:
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     order = np.argsort(-values, kind="stable")
     values, vectors = values[order], vectors[:, order]
-    values = np.where(
-        np.abs(values) <= SLACK * SLACK * n * float((d * d).max()) + 1e-13 * abs(values[0]), 0.0, values
-    )
+    values = np.where(np.abs(values) <= 1e-12 * float(np.abs(values).max()), 0.0, values)
     # An eigenvector's sign is arbitrary: the largest component points up, so that a page is reproducible.
     peaks = np.abs(vectors).argmax(axis=0)
     vectors = vectors * np.where(vectors[peaks, np.arange(n)] < 0, -1.0, 1.0)
@@ -224,7 +222,7 @@ def _centroid(d: FloatArray, axes: FloatArray) -> Centre:
     n = len(d)
     squares = [[Fraction(float(x)) ** 2 for x in row] for row in d]
     half = sum((sum(row) for row in squares), Fraction(0)) / (2 * n * n)
-    scores = [sum(row, Fraction(0)) / n - half for row in squares]
+    scores = [Fraction(sum(row, Fraction(0)) / n - half) for row in squares]
     # A negative square happens in a non-Euclidean metric only; such a point is drawn at the centre.
     ranking = _ranked(scores, [math.sqrt(max(0.0, float(s))) for s in scores])
     return Centre("centroid", ranking, tuple(_pad(axes).mean(axis=0)[:3].tolist()))
