@@ -200,7 +200,7 @@ class _Resolver:
                 )
             return Num(str(int(value)), at=getattr(node, "at", 0))
 
-        count = number(rule.args[0], 1)
+        count = number(rule.args[0], 0 if self.integers["kv_len"] == 0 else 1)
         assert count is not None
         return replace(rule, args=(count,), unit=number(rule.unit, 1), of=number(rule.of, 0))
 

@@ -10,6 +10,7 @@ import ast
 import re
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specs.errors import Place, SpecError, did_you_mean
 from specs.formats import BASES, is_format, parse_format
@@ -74,6 +75,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
 
 
+@lru_cache(maxsize=4096)
 def parse_expr(text: str, place: Place | None = None) -> Node:
     """Parse one expression (of a site, a state's start, a constant or an integer formula).
 
@@ -87,6 +89,7 @@ def parse_expr(text: str, place: Place | None = None) -> Node:
     return _Parser(text, place or Place("<expression>")).expression()
 
 
+@lru_cache(maxsize=512)
 def parse_level(text: str, place: Place | None = None) -> LevelRule:
     """Parse one level rule: ``pieces(...)``, ``deal(...)``, ``tiles(...)`` or ``view(...)``.
 
