@@ -1,0 +1,147 @@
+"""GPUs as data, and what a request for an attention backend runs on each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from specs.discover import resolve
+from specs.document import read_document, validate
+from specs.errors import SpecError, UnsupportedError, did_you_mean
+from specs.schema import Frozen, Line, Refusal, SpecName
+
+REQUESTED = Path(__file__).parent / "requested.toml"
+Positive = Annotated[int, Field(ge=1, le=1 << 16)]
+File = TypeVar("File", bound="NamedFile")
+
+
+class Reference(Frozen):
+    """Where a figure was read."""
+
+    what: Line
+    where: Line
+
+
+class NamedFile(Frozen):
+    """A data file with a name: the head of platforms, models and workloads."""
+
+    schema_version: Annotated[Literal[1], Field(alias="schema")]
+    name: SpecName
+    title: Line
+    source: Annotated[tuple[Reference, ...], Field(strict=False, max_length=32)] = ()
+
+
+class DotProduct(Frozen):
+    """The tensor core's dot product: 16-bit inputs, an f32 accumulator, truncated fused sums.
+
+    ``fused_length`` products and the accumulator are aligned to the largest exponent, but at least to
+    ``exponent_floor``; each is truncated to ``fraction_bits`` fraction bits; the exact sum is rounded once by
+    ``output_rounding`` (rz: toward zero, rne: to nearest even). Longer dot products chain.
+    """
+
+    fused_length: Annotated[int, Field(ge=1, le=64)]
+    fraction_bits: Annotated[int, Field(ge=10, le=64)]
+    exponent_floor: Annotated[int, Field(ge=-400, le=0)]
+    output_rounding: Literal["rz", "rne"]
+
+
+def _capability(value: int) -> int:
+    if not 50 <= value < 200:
+        raise Refusal(f"{value} is no compute capability", "major * 10 + minor: 90 for 9.0, 120 for 12.0")
+    return value
+
+
+class Platform(NamedFile):
+    """One GPU.
+
+    Attributes:
+        sm_count: streaming multiprocessors that a kernel can use.
+        compute_capability: major * 10 + minor, as 90 for 9.0.
+        memory_bandwidth_gb_s: the vendor's figure, in 10**9 bytes per second.
+        memory_gb: the vendor's capacity, in 10**9 bytes.
+        dot_product: the arithmetic of `mma` trees.
+        special_functions: the model of ``mufu.*``: ``mufu``, the interpolation tables of the special-function unit.
+    """
+
+    sm_count: Positive
+    compute_capability: Annotated[int, AfterValidator(_capability)]
+    memory_bandwidth_gb_s: Annotated[float, Field(gt=0, le=1e6, strict=False)]
+    memory_gb: Annotated[float, Field(gt=0, le=1e5, strict=False)]
+    dot_product: DotProduct
+    special_functions: Literal["mufu"] = "mufu"
+
+
+class Requested(Frozen):
+    """What runs where a user asks for one name: a spec by compute capability, or one spec everywhere."""
+
+    title: Line
+    any: SpecName | None = None
+    by_capability: dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}$")], SpecName] = {}
+    note: Line = ""
+
+
+class RequestedFile(Frozen):
+    """The table ``requested.toml``."""
+
+    schema_version: Annotated[Literal[1], Field(alias="schema")]
+    requested: dict[str, Requested]
+
+
+def load_file(model: type[File], name_or_path: str | Path, what: str) -> File:
+    """The platform, model or workload of a name or path.
+
+    Raises:
+        SpecError: with place, cause and remedy.
+    """
+    found = resolve(str(name_or_path), what)
+    document = read_document(found.path)
+    loaded = validate(model, document)
+    if found.kind != "path" and loaded.name != found.name:
+        raise SpecError(
+            f"the file is called {found.name} but holds '{loaded.name}'",
+            place=document.char(("name",)),
+            remedy="file and name must agree",
+        )
+    return loaded
+
+
+def load_platform(name_or_path: str | Path) -> Platform:
+    """The platform of a name (``h200``) or a path.
+
+    Raises:
+        SpecError: unknown name, or a file that is not a platform (``sm_count = 0`` among them).
+    """
+    return load_file(Platform, name_or_path, "platform")
+
+
+def load_requested() -> dict[str, Requested]:
+    """What users ask for, by name: ``flashinfer``, ``triton``, ..."""
+    return validate(RequestedFile, read_document(REQUESTED)).requested
+
+
+def resolve_requested(name: str, platform: Platform) -> str:
+    """The name of the spec that runs where a user asks for ``name`` on ``platform``.
+
+    Raises:
+        SpecError: nothing of that name can be asked for.
+        UnsupportedError: it runs on this platform with a kernel that no spec describes.
+    """
+    table = load_requested()
+    if name not in table:
+        raise SpecError(f"unknown backend '{name}'", remedy=did_you_mean(name, table))
+    asked = table[name]
+    spec = asked.by_capability.get(str(platform.compute_capability), asked.any)
+    if spec is None:
+        major = ", ".join(f"{int(c) // 10}.{int(c) % 10}" for c in asked.by_capability)
+        raise UnsupportedError(
+            f"{asked.title} on {platform.name} (compute capability {_dotted(platform)}) has no spec",
+            place=f"requested backend '{name}'",
+            remedy=f"it is described for compute capability {major}; {asked.note}".rstrip("; "),
+        )
+    return spec
+
+
+def _dotted(platform: Platform) -> str:
+    return f"{platform.compute_capability // 10}.{platform.compute_capability % 10}"
