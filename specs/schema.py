@@ -223,6 +223,7 @@ def spec_json_schema() -> dict[str, Any]:
     schema = SpecFile.model_json_schema(by_alias=True)
     section = {
         "type": "object",
+        "properties": {"drop": {"type": "array", "items": {"type": "string"}}},
         "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_EXPRESSION},
         "description": "sites: name = expression",
     }
@@ -233,4 +234,5 @@ def spec_json_schema() -> dict[str, Any]:
         properties["row"] = {**section, "description": "sites of one query row, the merge: name = expression"}
         model["additionalProperties"] = {**section, "description": "sites of one level, named as in [levels]"}
         model["required"] = [k for k in model.get("required", []) if k != "sections"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ulpscope spec, schema 1", **schema}
+    schema["title"] = "ulpscope spec, schema 1"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
