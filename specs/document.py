@@ -116,7 +116,8 @@ def validate(model: type[Model], document: Document, to_path: Callable[[Path], P
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        raise collect([_explain(model, document, e, to_path) for e in error.errors()]) from None
+        found = sorted(error.errors(), key=lambda e: e["type"] == "missing")  # a misspelt key explains a missing one
+        raise collect([_explain(model, document, e, to_path) for e in found]) from None
     except RecursionError:
         raise SpecError("too deeply nested", place=document.name, remedy="a spec needs three levels of nesting") from None
 
@@ -125,6 +126,7 @@ def _explain(model: type[BaseModel], document: Document, error: Any, to_path: Ca
     path = to_path(tuple(error["loc"]))
     shown = ".".join(str(p) for p in path if not str(p).startswith(("function-", "lax-or-strict"))) or "the file"
     kind = error["type"]
+    place = document.key(path) if "[key]" in error["loc"] else document.char(path)
     if kind == "extra_forbidden":
         known = _fields_at(model, tuple(error["loc"][:-1]))
         return SpecError(f"unknown key '{shown}'", place=document.key(path), remedy=did_you_mean(str(path[-1]), known))
@@ -133,10 +135,10 @@ def _explain(model: type[BaseModel], document: Document, error: Any, to_path: Ca
     if kind == "value_error":
         raised = error["ctx"]["error"]
         cause, remedy = getattr(raised, "cause", str(raised)), getattr(raised, "remedy", "")
-        return SpecError(f"'{shown}': {cause}", place=document.char(path), remedy=remedy)
+        return SpecError(f"'{shown}': {cause}", place=place, remedy=remedy)
     got = repr(error["input"])
     got = got if len(got) <= 60 else got[:57] + "..."
-    return SpecError(f"'{shown}': {error['msg'][:1].lower()}{error['msg'][1:]}", place=document.char(path), remedy=f"got {got}")
+    return SpecError(f"'{shown}': {error['msg'][:1].lower()}{error['msg'][1:]}", place=place, remedy=f"got {got}")
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:

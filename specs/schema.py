@@ -150,10 +150,10 @@ def _split(data: Any, known: tuple[str, ...]) -> Any:
     out = {k: v for k, v in table.items() if k in known or not isinstance(v, dict)}
     drop = out.get("drop", [])
     sections: dict[str, Any] = {}
-    if "sections" in out:  # the field's own name is not a key of the file
-        sections["sections"] = out.pop("sections")
     for name, section in table.items():
-        if name in out:
+        if name == "sections" and not isinstance(section, dict):
+            sections[name] = out.pop(name)  # the field's own name is no key of the file
+        if name in out or name in sections:
             continue
         inner = dict(section)
         if isinstance(inner.get("drop"), list) and isinstance(drop, list):
