@@ -30,6 +30,7 @@ def parse_line(section: str, text: str, where: tuple[Document, Path] | None, ori
 
     Raises:
         SpecError: a syntax error, with its column in the file.
+
     """
     parse: Callable[[str, Place], Node] = parse_level if section.endswith("levels") else parse_expr
     if where is None:
@@ -47,6 +48,7 @@ def check_spec(file: SpecFile, places: Where, origin: str, *, variants: bool = T
 
     Raises:
         SpecError: all that was found, in one error.
+
     """
     errors = list(_Checker(file, places, origin).errors(variants))
     if errors:
@@ -83,16 +85,24 @@ class _Checker:
                 for name in variant.drop:
                     if name not in known:
                         where = self.at(f"variant.{n}", "drop")
-                        yield SpecError(f"drop: there is no '{name}'", place=where, remedy=did_you_mean(name, known))
+                        yield SpecError(
+                            f"drop: there is no '{name}'", place=where, remedy=did_you_mean(name, known)
+                        )
 
     def whole(self) -> Iterator[SpecError]:
         """Rules over the spec without its variants."""
         file = self.file
         if file.numbers is None:
-            yield SpecError("[numbers] is missing", place=self.origin, remedy='add [numbers] with compute = "f32" and inputs')
+            yield SpecError(
+                "[numbers] is missing",
+                place=self.origin,
+                remedy='add [numbers] with compute = "f32" and inputs',
+            )
         if "output" not in file.sections.get("row", {}):
             yield SpecError(
-                "[row] has no site 'output'", place=self.origin, remedy="the result of a row is the site output of [row]"
+                "[row] has no site 'output'",
+                place=self.origin,
+                remedy="the result of a row is the site output of [row]",
             )
         owners: dict[str, str] = {}
         groups: list[tuple[str, Iterable[str]]] = [
@@ -118,7 +128,9 @@ class _Checker:
                     )
                 elif section == "levels" and name in TOP_KEYS:
                     yield SpecError(
-                        f"a level cannot be called '{name}'", place=self.at(section, name), remedy="choose another name"
+                        f"a level cannot be called '{name}'",
+                        place=self.at(section, name),
+                        remedy="choose another name",
                     )
                 owners[name] = section
         for scope, starts in file.state.items():
@@ -140,7 +152,9 @@ class _Checker:
                 found = self.places.get((prefix + section, next(iter(sites), "")))
                 where = found[0].key(found[1][:-1]) if found else where
                 yield SpecError(
-                    f"unknown section [{section}]: not token, row or a level", place=where, remedy=did_you_mean(section, known)
+                    f"unknown section [{section}]: not token, row or a level",
+                    place=where,
+                    remedy=did_you_mean(section, known),
                 )
                 continue
             for name, text in sites.items():
@@ -150,7 +164,9 @@ class _Checker:
                 found = self.places.get((f"{prefix}state.{scope}", next(iter(starts), "")))
                 where = found[0].key(found[1][:-1]) if found else Place(self.origin)
                 known = {"row", *self.levels}
-                yield SpecError(f"unknown scope in [state.{scope}]", place=where, remedy=did_you_mean(scope, known))
+                yield SpecError(
+                    f"unknown scope in [state.{scope}]", place=where, remedy=did_you_mean(scope, known)
+                )
             for name, text in starts.items():
                 yield from self.line(f"{prefix}state.{scope}", name, text)
         for name, text in lines.let.items():

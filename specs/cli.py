@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -35,12 +35,16 @@ class OutputFormat(str, Enum):
     json = "json"
 
 
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Text for people, or JSON alone on stdout.")]
-SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A name of `spec list`, or the path of a .toml file.")]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="Text for people, or JSON alone on stdout.")
+]
+SpecArgument = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A name of `spec list`, or the path of a .toml file.")
+]
 
 
 @contextmanager
-def _reporting() -> Iterator[None]:
+def _reporting() -> Generator[None]:
     """Turn a user's mistake into a message on stderr and exit code 2, never a traceback."""
     try:
         yield
@@ -89,7 +93,10 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
                 "specs": specs,
                 "platforms": [p.model_dump(mode="json", by_alias=True) for p in platforms],
                 "models": [m.model_dump(mode="json", by_alias=True) for m in models],
-                "workloads": [{"name": w.name, "title": w.title, "ranges": len(w.ranges), "tokens": w.tokens} for w in workloads],
+                "workloads": [
+                    {"name": w.name, "title": w.title, "ranges": len(w.ranges), "tokens": w.tokens}
+                    for w in workloads
+                ],
                 "requested": {n: r.model_dump(mode="json") for n, r in requested.items()},
             }
         )
@@ -99,13 +106,25 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
         (
             "platforms",
             [
-                (p.name, f"{p.sm_count:3} SMs, {p.compute_capability // 10}.{p.compute_capability % 10}, {p.title}")
+                (
+                    p.name,
+                    f"{p.sm_count:3} SMs, {p.compute_capability // 10}.{p.compute_capability % 10}, {p.title}",
+                )
                 for p in platforms
             ],
         ),
-        ("models", [(m.name, f"{m.q_heads} query heads, {m.kv_heads} KV heads, head_dim {m.head_dim}") for m in models]),
+        (
+            "models",
+            [
+                (m.name, f"{m.q_heads} query heads, {m.kv_heads} KV heads, head_dim {m.head_dim}")
+                for m in models
+            ],
+        ),
         ("workloads", [(w.name, f"{len(w.ranges)} ranges, {w.tokens} tokens") for w in workloads]),
-        ("backends to ask for", [(n, r.any or ", ".join(dict.fromkeys(r.by_capability.values()))) for n, r in requested.items()]),
+        (
+            "backends to ask for",
+            [(n, r.any or ", ".join(dict.fromkeys(r.by_capability.values()))) for n, r in requested.items()],
+        ),
     ]
     width = max(len(name) for _, items in groups for name, _ in items)
     for title, items in groups:
@@ -135,7 +154,9 @@ def show(spec: SpecArgument, output: FormatOption = OutputFormat.text) -> None:
 
 @app.command()
 def check(
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Names or paths; several are checked in order.")],
+    specs: Annotated[
+        list[str], typer.Argument(metavar="SPEC...", help="Names or paths; several are checked in order.")
+    ],
     output: FormatOption = OutputFormat.text,
 ) -> None:
     """Check specs: syntax, names, axes, kinds and formats, on three GPU generations."""
@@ -147,7 +168,9 @@ def check(
         if not result["ok"]:
             typer.echo(f"error: {result['message']}", err=True)
         elif output is OutputFormat.text:
-            typer.echo(f"ok: {result['name']}, {result['sites']} sites, {result['levels']} levels, sha256 {result['hash'][:12]}")
+            typer.echo(
+                f"ok: {result['name']}, {result['sites']} sites, {result['levels']} levels, sha256 {result['hash'][:12]}"
+            )
     if failed:
         raise typer.Exit(2)
 
@@ -165,7 +188,13 @@ def _check_one(spec: str) -> dict[str, Any]:
             shape = {"kv_len": 4097, "q_heads": 16, "kv_heads": 4, "head_dim": 128}
             bind(loaded, make_context({**shape, "sm_count": sms, "compute_capability": capability}))
     except UlpscopeError as error:
-        return {"ok": False, "spec": spec, "place": str(error.place or ""), "cause": error.cause, "message": str(error)}
+        return {
+            "ok": False,
+            "spec": spec,
+            "place": str(error.place or ""),
+            "cause": error.cause,
+            "message": str(error),
+        }
     return {
         "ok": True,
         "spec": spec,
@@ -179,24 +208,33 @@ def _check_one(spec: str) -> dict[str, Any]:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the spec: lower-case words with dots, as in acme.decode.")],
-    path: Annotated[Path | None, typer.Option("--path", help="File to write (default: specs.d/NAME.toml).")] = None,
+    name: Annotated[
+        str, typer.Argument(help="Name of the spec: lower-case words with dots, as in acme.decode.")
+    ],
+    path: Annotated[
+        Path | None, typer.Option("--path", help="File to write (default: specs.d/NAME.toml).")
+    ] = None,
 ) -> None:
     """Write a commented spec to start from. An existing file is never overwritten."""
     with _reporting():
         from specs.template import template
 
         if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", name) or len(name) > 80:
-            raise SpecError(f"'{name}' cannot name a spec", remedy="use lower-case letters, digits, '_' and dots, as in acme.decode")
+            raise SpecError(
+                f"'{name}' cannot name a spec",
+                remedy="use lower-case letters, digits, '_' and dots, as in acme.decode",
+            )
         target = path or Path("specs.d") / f"{name}.toml"
+        if target.exists():
+            raise SpecError("exists already", place=str(target), remedy="choose another name, or --path")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as file:
                 file.write(template(name, str(target)))
-        except FileExistsError:
-            raise SpecError("exists already", place=str(target), remedy="choose another name, or --path") from None
         except OSError as error:
-            raise SpecError(f"cannot be written: {error.strerror}", place=str(target), remedy="choose another --path") from None
+            raise SpecError(
+                f"cannot be written: {error.strerror}", place=str(target), remedy="choose another --path"
+            ) from None
     typer.echo(str(target))
     typer.echo(f"next: edit it, then  ulpscope spec check {target}", err=True)
 
@@ -213,8 +251,12 @@ def schema() -> None:
 def diff(
     a: Annotated[str, typer.Argument(metavar="SPEC_A", help="A name or a path.")],
     b: Annotated[str, typer.Argument(metavar="SPEC_B", help="A name or a path.")],
-    everything: Annotated[bool, typer.Option("--all", help="Print the lines that are the same, too.")] = False,
-    fail: Annotated[bool, typer.Option("--fail-on-difference", help="Exit with 1 if any line differs.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print the lines that are the same, too.")
+    ] = False,
+    fail: Annotated[
+        bool, typer.Option("--fail-on-difference", help="Exit with 1 if any line differs.")
+    ] = False,
     output: FormatOption = OutputFormat.text,
 ) -> None:
     """Compare two specs line by line: the explanation of why their results part."""

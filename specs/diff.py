@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
 from specs.errors import Place, SpecError
@@ -36,6 +36,7 @@ class DiffLine:
         b: its text in the second spec, or None.
         section_a: the section in the first spec, such as the level's own name.
         section_b: the section in the second spec.
+
     """
 
     role: str
@@ -90,7 +91,11 @@ class SpecDiff:
             if line.change == "same":
                 out.append(f"  {line.site:<{width}} = {line.a}")
             else:
-                out += [f"{s} {line.site:<{width}} = {t}" for s, t in (("-", line.a), ("+", line.b)) if t is not None]
+                out += [
+                    f"{s} {line.site:<{width}} = {t}"
+                    for s, t in (("-", line.a), ("+", line.b))
+                    if t is not None
+                ]
         counts = self.counts()
         out.append(
             f"{counts['changed']} changed, {counts['only_a']} only in {self.a}, {counts['only_b']} only in {self.b}, "
@@ -121,24 +126,28 @@ def diff(a: Spec, b: Spec) -> SpecDiff:
 def _variant(va: Lines | None, vb: Lines | None, when: str, a: Spec, b: Spec) -> Iterator[DiffLine]:
     la, lb = va or Lines(), vb or Lines()
     prefix = f"variant {when}: "
-    dropped = [{"drop": ", ".join(v.drop)} if v is not None and v.drop else {} for v in (va, vb)]
-    yield from _pairs(prefix.rstrip(": "), *dropped)
+    yield from _pairs(prefix.rstrip(": "), _dropped(la), _dropped(lb))
     levels = ({**a.levels, **la.levels}, {**b.levels, **lb.levels})
     yield from _tables(la, lb, *levels, a.sections, b.sections, prefix)
 
 
 def _tables(
-    la: Lines, lb: Lines, levels_a: dict[str, str], levels_b: dict[str, str], sa: Tables, sb: Tables, prefix: str
+    la: Lines,
+    lb: Lines,
+    levels_a: dict[str, str],
+    levels_b: dict[str, str],
+    sa: Tables,
+    sb: Tables,
+    prefix: str,
 ) -> Iterator[DiffLine]:
     """The lines of all tables. ``sa`` and ``sb`` are the sections of the whole specs, which decide the pairing."""
     yield from _pairs(f"{prefix}let", la.let, lb.let)
     yield from _pairs(f"{prefix}constants", la.constants, lb.constants)
-    nested = [[name for name, rule in levels.items() if not _is_view(rule)] for levels in (levels_a, levels_b)]
-    pairs = _match(*nested, sa, sb)
+    pairs = _match(_nesting(levels_a), _nesting(levels_b), sa, sb)
     roles = [(f"level {len(pairs) - n}", x, y) for n, (x, y) in enumerate(pairs)]
     for role, x, y in roles:
         yield from _pairs(f"{prefix}{role}", _rule(la, x), _rule(lb, y), x, y)
-    yield from _pairs(f"{prefix}views", *({n: r for n, r in x.levels.items() if _is_view(r)} for x in (la, lb)))
+    yield from _pairs(f"{prefix}views", _views(la), _views(lb))
     states = [(f"state of {role}", x, y) for role, x, y in [*roles, ("row", "row", "row")]]
     for role, x, y in states:
         yield from _pairs(f"{prefix}{role}", la.state.get(x or "", {}), lb.state.get(y or "", {}), x, y)
@@ -150,6 +159,18 @@ def _is_view(rule: str) -> bool:
     return rule.lstrip().startswith("view")
 
 
+def _nesting(levels: dict[str, str]) -> list[str]:
+    return [name for name, rule in levels.items() if not _is_view(rule)]
+
+
+def _views(lines: Lines) -> dict[str, str]:
+    return {name: rule for name, rule in lines.levels.items() if _is_view(rule)}
+
+
+def _dropped(lines: Lines) -> dict[str, str]:
+    return {"drop": ", ".join(lines.drop)} if lines.drop else {}
+
+
 def _rule(lines: Lines, level: str | None) -> dict[str, str]:
     return {"tokens": lines.levels[level]} if level is not None and level in lines.levels else {}
 
@@ -157,7 +178,7 @@ def _rule(lines: Lines, level: str | None) -> dict[str, str]:
 def _match(a: list[str], b: list[str], sa: Tables, sb: Tables) -> list[tuple[str | None, str | None]]:
     """Levels paired in order so that most sites meet; pairing at all counts less, and inner levels come first."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(i: int, j: int) -> tuple[int, tuple[tuple[str | None, str | None], ...]]:
         if i == len(a) or j == len(b):
             return 0, (*((x, None) for x in a[i:]), *((None, y) for y in b[j:]))
@@ -174,7 +195,11 @@ def _match(a: list[str], b: list[str], sa: Tables, sb: Tables) -> list[tuple[str
 
 
 def _pairs(
-    role: str, a: dict[str, str], b: dict[str, str], section_a: str | None = None, section_b: str | None = None
+    role: str,
+    a: dict[str, str],
+    b: dict[str, str],
+    section_a: str | None = None,
+    section_b: str | None = None,
 ) -> Iterator[DiffLine]:
     """Lines of one table: in the order of ``a``, with those only in ``b`` after the line that they follow there."""
     order = list(a)
@@ -187,7 +212,9 @@ def _pairs(
             at += 1
     for name in order:
         x, y = a.get(name), b.get(name)
-        change: Change = "only_b" if x is None else "only_a" if y is None else "same" if _equal(x, y) else "changed"
+        change: Change = (
+            "only_b" if x is None else "only_a" if y is None else "same" if _equal(x, y) else "changed"
+        )
         yield DiffLine(role, name, change, x, y, section_a, section_b)
 
 

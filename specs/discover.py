@@ -7,7 +7,6 @@ in the library of this package, then in the folders that installed packages anno
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,9 +55,12 @@ def resolve(name: str, what: str = "spec", *, base: Path | None = None, but: Pat
 
     Raises:
         SpecError: no such name, with the closest one.
+
     """
     if not name or "\0" in name:
-        raise SpecError(f"not the name of a {what}: {name!r}", remedy=f"`ulpscope spec list` names every {what}")
+        raise SpecError(
+            f"not the name of a {what}: {name!r}", remedy=f"`ulpscope spec list` names every {what}"
+        )
     if is_path(name):
         return Found(Path(name).stem, (base or Path()) / name, "path")
     matches = [f for f in _candidates(what, everywhere=False) if f.name == name]
@@ -93,7 +95,11 @@ def _candidates(what: str, *, everywhere: bool) -> Iterator[Found]:
     yield from _folder(Path(LOCAL), LOCAL)
     yield from _folder(PACKAGE / "library", "library")
     if everywhere:
-        for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: (p.name, p.value)):
+        import importlib.metadata
+
+        for point in sorted(
+            importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: (p.name, p.value)
+        ):
             for folder in _folders_of(point.value):
                 yield from _folder(folder, point.dist.name if point.dist is not None else point.name)
 

@@ -47,19 +47,31 @@ def parse_document(text: str, name: str) -> Document:
 
     Raises:
         SpecError: TOML syntax, with line and column.
+
     """
     try:
         data = tomllib.loads(text)
         return Document(name, data, scan(text))
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r" ?\(at line (\d+), column (\d+)\)", str(error))
-        place = Place(name, int(found[1]), int(found[2])) if found else Place(name)
+        found = re.search(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)", str(error))
         cause = str(error)[: found.start()] if found else str(error)
-        raise SpecError(f"not TOML: {cause}", place=place, remedy="see https://toml.io for the syntax") from None
+        end = text.rstrip().split("\n")
+        place = (
+            Place(name, int(found[1]), int(found[2]))
+            if found and found[1]
+            else Place(name, len(end), len(end[-1]) + 1)
+        )
+        raise SpecError(
+            f"not TOML: {cause}", place=place, remedy="see https://toml.io for the syntax"
+        ) from None
     except RecursionError:
-        raise SpecError("too deeply nested", place=name, remedy="a spec needs three levels of nesting") from None
+        raise SpecError(
+            "too deeply nested", place=name, remedy="a spec needs three levels of nesting"
+        ) from None
     except ValueError as error:  # an integer with more digits than Python converts
-        raise SpecError(f"a value cannot be read: {error}", place=name, remedy="use an ordinary number") from None
+        raise SpecError(
+            f"a value cannot be read: {error}", place=name, remedy="use an ordinary number"
+        ) from None
 
 
 def read_document(path: FilePath) -> Document:
@@ -67,26 +79,35 @@ def read_document(path: FilePath) -> Document:
 
     Raises:
         SpecError: the file is missing, not a file, too large, not UTF-8 or not TOML.
+
     """
     name = str(path)
     try:
         if not path.exists():
-            raise SpecError("no such file", place=name, remedy="check the path; `ulpscope spec list` names the library")
+            raise SpecError(
+                "no such file", place=name, remedy="check the path; `ulpscope spec list` names the library"
+            )
         if not path.is_file():
             raise SpecError("not a regular file", place=name, remedy="give the path of a .toml file")
         if path.stat().st_size > MAX_BYTES:
-            raise SpecError(f"larger than {MAX_BYTES // 1024} KiB", place=name, remedy="a spec is a page of text")
+            raise SpecError(
+                f"larger than {MAX_BYTES // 1024} KiB", place=name, remedy="a spec is a page of text"
+            )
         raw = path.read_bytes()
     except (OSError, ValueError) as error:  # no permission, a loop of links, a null byte in the name
         reason = getattr(error, "strerror", None) or str(error)
-        raise SpecError(f"cannot be read: {reason}", place=name, remedy="check the path and its permissions") from None
+        raise SpecError(
+            f"cannot be read: {reason}", place=name, remedy="check the path and its permissions"
+        ) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise SpecError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x}", place=Place(name, line, column), remedy="save the file as UTF-8"
+            f"not UTF-8: byte 0x{raw[error.start]:02x}",
+            place=Place(name, line, column),
+            remedy="save the file as UTF-8",
         ) from None
     return parse_document(text, name)
 
@@ -102,7 +123,9 @@ def collect(errors: Sequence[SpecError]) -> SpecError:
     return SpecError(first.cause, place=first.place, remedy="\n".join([first.remedy, *rest]))
 
 
-def validate(model: type[Model], document: Document, to_path: Callable[[Path], Path] = lambda loc: loc) -> Model:
+def validate(
+    model: type[Model], document: Document, to_path: Callable[[Path], Path] = lambda loc: loc
+) -> Model:
     """The document as a ``model``; every error with its place in the file.
 
     Args:
@@ -112,33 +135,48 @@ def validate(model: type[Model], document: Document, to_path: Callable[[Path], P
 
     Raises:
         SpecError: what the model refuses; unknown keys come with "did you mean".
+
     """
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        found = sorted(error.errors(), key=lambda e: e["type"] == "missing")  # a misspelt key explains a missing one
+        found = sorted(
+            error.errors(), key=lambda e: e["type"] == "missing"
+        )  # a misspelt key explains a missing one
         raise collect([_explain(model, document, e, to_path) for e in found]) from None
     except RecursionError:
-        raise SpecError("too deeply nested", place=document.name, remedy="a spec needs three levels of nesting") from None
+        raise SpecError(
+            "too deeply nested", place=document.name, remedy="a spec needs three levels of nesting"
+        ) from None
 
 
-def _explain(model: type[BaseModel], document: Document, error: Any, to_path: Callable[[Path], Path]) -> SpecError:
+def _explain(
+    model: type[BaseModel], document: Document, error: Any, to_path: Callable[[Path], Path]
+) -> SpecError:
     path = to_path(tuple(error["loc"]))
-    shown = ".".join(str(p) for p in path if not str(p).startswith(("function-", "lax-or-strict"))) or "the file"
+    shown = (
+        ".".join(str(p) for p in path if not str(p).startswith(("function-", "lax-or-strict"))) or "the file"
+    )
     kind = error["type"]
     place = document.key(path) if "[key]" in error["loc"] else document.char(path)
     if kind == "extra_forbidden":
         known = _fields_at(model, tuple(error["loc"][:-1]))
-        return SpecError(f"unknown key '{shown}'", place=document.key(path), remedy=did_you_mean(str(path[-1]), known))
+        return SpecError(
+            f"unknown key '{shown}'", place=document.key(path), remedy=did_you_mean(str(path[-1]), known)
+        )
     if kind == "missing":
-        return SpecError(f"'{shown}' is missing", place=document.key(path[:-1]), remedy=f"add a line  {path[-1]} = ...")
+        return SpecError(
+            f"'{shown}' is missing", place=document.key(path[:-1]), remedy=f"add a line  {path[-1]} = ..."
+        )
     if kind == "value_error":
         raised = error["ctx"]["error"]
         cause, remedy = getattr(raised, "cause", str(raised)), getattr(raised, "remedy", "")
         return SpecError(f"'{shown}': {cause}", place=place, remedy=remedy)
     got = repr(error["input"])
     got = got if len(got) <= 60 else got[:57] + "..."
-    return SpecError(f"'{shown}': {error['msg'][:1].lower()}{error['msg'][1:]}", place=place, remedy=f"got {got}")
+    return SpecError(
+        f"'{shown}': {error['msg'][:1].lower()}{error['msg'][1:]}", place=place, remedy=f"got {got}"
+    )
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:

@@ -36,12 +36,15 @@ class Spec:
         file: the tables, as pydantic models.
         origin: the path it was read from, or what its text was called.
         warnings: sentences for the user, such as that this file hides another of the same name.
+
     """
 
     file: SpecFile
     origin: str
     warnings: tuple[str, ...] = ()
-    places: Mapping[Key, tuple[Document, Path]] = field(default_factory=dict[Key, tuple[Document, Path]], repr=False)
+    places: Mapping[Key, tuple[Document, Path]] = field(
+        default_factory=dict[Key, tuple[Document, Path]], repr=False
+    )
 
     @property
     def name(self) -> str:
@@ -72,6 +75,7 @@ class Spec:
                 ``state.SCOPE`` or ``variant.N.SECTION``; ``variant.N`` with name ``when``.
             name: the site or key.
             at: offset into the text of the line (`Node.at`).
+
         """
         found = self.places.get((section, name))
         return Place(self.origin) if found is None else found[0].char(found[1], at)
@@ -81,6 +85,7 @@ class Spec:
 
         Raises:
             KeyError: there is no such line.
+
         """
         return self._parsed(section, name, self.text(section, name))
 
@@ -95,6 +100,7 @@ class Spec:
 
         Raises:
             KeyError: there is no such line.
+
         """
         head, _, rest = section.partition(".")
         if head == "variant":
@@ -126,6 +132,7 @@ class Spec:
 
         Raises:
             SpecError: the result is contradictory, such as one site in two sections.
+
         """
         file, places = apply_variant(self.file, self.places, number)
         out = Spec(file, self.origin, self.warnings, MappingProxyType(places))
@@ -153,6 +160,7 @@ def load_spec(name_or_path: str | FilePath) -> Spec:
 
     Raises:
         SpecError: with place, cause and remedy, whatever is wrong with the name, the file or its text.
+
     """
     found = resolve(str(name_or_path), base=None)
     path = found.path
@@ -174,6 +182,7 @@ def parse_spec(text: str, name: str = "<text>") -> Spec:
 
     Raises:
         SpecError: as `load_spec`.
+
     """
     return _build(parse_document(text, name), None)
 
@@ -196,7 +205,9 @@ def _resolved(document: Document, path: FilePath | None, chain: tuple[str, ...])
     try:
         parent = resolve(file.extends, base=folder if is_path(file.extends) else None, but=path)
         if len(chain) >= MAX_EXTENDS or str(parent.path.resolve()) in (*chain, here):
-            raise SpecError(f"'{file.name}' extends itself by way of '{file.extends}'", remedy="break the cycle")
+            raise SpecError(
+                f"'{file.name}' extends itself by way of '{file.extends}'", remedy="break the cycle"
+            )
         below = read_document(parent.path)
     except SpecError as error:
         raise SpecError(f"extends: {error.cause}", place=place, remedy=error.remedy) from None

@@ -47,14 +47,18 @@ def index(file: SpecFile, document: Document) -> Places:
     return places
 
 
-def apply_variant(file: SpecFile, places: Mapping[Key, tuple[Document, Path]], number: int) -> tuple[SpecFile, Places]:
+def apply_variant(
+    file: SpecFile, places: Mapping[Key, tuple[Document, Path]], number: int
+) -> tuple[SpecFile, Places]:
     """The file with the lines of variant ``number`` laid over it, and its places. The list of variants stays."""
     prefix = f"variant.{number}."
     moved = {(s.removeprefix(prefix), n): at for (s, n), at in places.items() if s.startswith(prefix)}
     return file.model_copy(update=_over(file, file.variants[number])), {**places, **moved}
 
 
-def extend(base: SpecFile, base_places: Places, child: SpecFile, child_places: Places) -> tuple[SpecFile, Places]:
+def extend(
+    base: SpecFile, base_places: Places, child: SpecFile, child_places: Places
+) -> tuple[SpecFile, Places]:
     """``child`` laid over ``base``, which it extends.
 
     Name, status and summary are the child's; sources of both are kept; the child's variants come after the base's.
@@ -70,7 +74,9 @@ def extend(base: SpecFile, base_places: Places, child: SpecFile, child_places: P
         "options": {**{k: v for k, v in base.options.items() if k not in child.drop}, **child.options},
         "variants": (*base.variants, *child.variants),
     }
-    shifted = {(_shift(section, len(base.variants)), name): at for (section, name), at in child_places.items()}
+    shifted = {
+        (_shift(section, len(base.variants)), name): at for (section, name), at in child_places.items()
+    }
     return base.model_copy(update=update), {**base_places, **shifted}
 
 
@@ -89,7 +95,9 @@ def _over(base: Lines, top: Lines) -> dict[str, Any]:
     def flat(old: Mapping[str, _V], new: Mapping[str, _V]) -> dict[str, _V]:
         return {**{k: v for k, v in old.items() if k not in dropped}, **new}
 
-    def deep(old: Mapping[str, dict[str, str]], new: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    def deep(
+        old: Mapping[str, dict[str, str]], new: Mapping[str, dict[str, str]]
+    ) -> dict[str, dict[str, str]]:
         merged = {k: flat(old.get(k, {}), new.get(k, {})) for k in (*old, *(k for k in new if k not in old))}
         return {k: v for k, v in merged.items() if v}
 

@@ -63,6 +63,7 @@ class Platform(NamedFile):
         memory_gb: the vendor's capacity, in 10**9 bytes.
         dot_product: the arithmetic of `mma` trees.
         special_functions: the model of ``mufu.*``: ``mufu``, the interpolation tables of the special-function unit.
+
     """
 
     sm_count: Positive
@@ -94,6 +95,7 @@ def load_file(model: type[File], name_or_path: str | Path, what: str) -> File:
 
     Raises:
         SpecError: with place, cause and remedy.
+
     """
     found = resolve(str(name_or_path), what)
     document = read_document(found.path)
@@ -112,6 +114,7 @@ def load_platform(name_or_path: str | Path) -> Platform:
 
     Raises:
         SpecError: unknown name, or a file that is not a platform (``sm_count = 0`` among them).
+
     """
     return load_file(Platform, name_or_path, "platform")
 
@@ -127,6 +130,7 @@ def resolve_requested(name: str, platform: Platform) -> str:
     Raises:
         SpecError: nothing of that name can be asked for.
         UnsupportedError: it runs on this platform with a kernel that no spec describes.
+
     """
     table = load_requested()
     if name not in table:

@@ -60,6 +60,7 @@ def scan(text: str) -> Scan:
 
     Raises:
         ValueError: the text is not TOML (the position is in the message).
+
     """
     scanner = _Scanner(text.replace("\r\n", "\n"))
     scanner.document()
@@ -186,7 +187,9 @@ class _Scanner:
             if char is not None:
                 chars.append(char)
                 offsets.append(start)
-        while long and self.src.startswith(quote, self.i + 3) and len(close) < 5:  # """a""" may end in 4 or 5 quotes
+        while (
+            long and self.src.startswith(quote, self.i + 3) and len(close) < 5
+        ):  # """a""" may end in 4 or 5 quotes
             close += quote
             chars.append(quote)
             offsets.append(self.i)

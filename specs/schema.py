@@ -31,7 +31,24 @@ MAX_VARIANTS = 64
 
 #: Axes and inputs that the language itself names; a spec cannot use them for anything of its own.
 RESERVED = frozenset(
-    {"token", "row", "dim", "depth", "it", "visible", "scale", "inf", "nan", "q", "k", "v", "true", "false", "drop", "when"}
+    {
+        "token",
+        "row",
+        "dim",
+        "depth",
+        "it",
+        "visible",
+        "scale",
+        "inf",
+        "nan",
+        "q",
+        "k",
+        "v",
+        "true",
+        "false",
+        "drop",
+        "when",
+    }
 )
 #: Top-level keys that are not sections.
 TOP_KEYS = (
@@ -80,7 +97,9 @@ def _check_format(name: str) -> str:
 
 def _check_option(value: Any) -> bool | int | float:
     if not isinstance(value, bool | int | float):
-        raise Refusal("an option is true, false, an integer or a float", "formulas belong in [let] or [constants]")
+        raise Refusal(
+            "an option is true, false, an integer or a float", "formulas belong in [let] or [constants]"
+        )
     if value != value:
         raise Refusal("an option cannot be NaN", "give a number, true or false")
     if not isinstance(value, bool | float) and abs(value) > 1 << 40:
@@ -88,13 +107,17 @@ def _check_option(value: Any) -> bool | int | float:
     return value
 
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,47}$"), AfterValidator(_check_name)]
+Identifier = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,47}$"), AfterValidator(_check_name)
+]
 Axis = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,47}$")]
 Expression = Annotated[str, StringConstraints(min_length=1, max_length=MAX_EXPRESSION)]
 FormatName = Annotated[str, AfterValidator(_check_format)]
 SpecName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=80)]
 Option = Annotated[
-    bool | int | float, BeforeValidator(_check_option), WithJsonSchema({"type": ["boolean", "integer", "number"]})
+    bool | int | float,
+    BeforeValidator(_check_option),
+    WithJsonSchema({"type": ["boolean", "integer", "number"]}),
 ]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=400)]
 Table = dict[Identifier, Expression]
@@ -210,7 +233,9 @@ class SpecFile(Lines):
     sources: Annotated[tuple[Source, ...], Field(alias="source", strict=False, max_length=32)] = ()
     numbers: Numbers | None = None
     options: dict[Identifier, Option] = {}
-    variants: Annotated[tuple[Variant, ...], Field(alias="variant", strict=False, max_length=MAX_VARIANTS)] = ()
+    variants: Annotated[
+        tuple[Variant, ...], Field(alias="variant", strict=False, max_length=MAX_VARIANTS)
+    ] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -50,7 +50,10 @@ def _lines(lines: Lines, levels: dict[str, str], indent: str = "") -> Iterator[R
 def _head(spec: Spec) -> list[str]:
     file = spec.file
     head = [f"{file.name}  [{file.status}]  {spec.content_hash[:12]}", file.summary]
-    head += [f"source {s.repository} @ {s.commit[:12]} {s.path}" + (f" ({s.note})" if s.note else "") for s in file.sources]
+    head += [
+        f"source {s.repository} @ {s.commit[:12]} {s.path}" + (f" ({s.note})" if s.note else "")
+        for s in file.sources
+    ]
     return head
 
 

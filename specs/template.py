@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TEMPLATE = '''\
+TEMPLATE = """\
 # A spec says four things about a kernel: how tokens are grouped, where numbers are rounded, how sums are
 # bracketed, and how partial results are merged. `ulpscope spec check {path}` checks it,
 # `ulpscope spec diff {name} walkthrough.triton` compares it with another, line by line.
@@ -44,7 +44,7 @@ total     = "sum(norm * w, seq())"
 exact     = "select(total == 0, 0, sum(value * w, seq()) / total)"
 output    = "bf16(exact)"
 lse       = "most + log(total)"
-'''
+"""
 
 
 def template(name: str, path: str) -> str:

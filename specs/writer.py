@@ -48,13 +48,18 @@ def table(header: str, items: Mapping[str, str | bool | int | float]) -> str:
 
 def section_order(levels: Mapping[str, str], sections: Mapping[str, object]) -> list[str]:
     """Sections in the order of the dataflow: token, the levels from the innermost outwards, row; others last."""
-    order = ["token", *reversed(levels), "row"]
+    order = ["token", *reversed(list(levels)), "row"]
     return [s for s in order if s in sections] + [s for s in sections if s not in order]
 
 
 def to_toml(file: SpecFile) -> str:
     """The canonical text of a spec file, resolved or not. Comments are not part of a spec and are gone."""
-    header: dict[str, str | int] = {"schema": 1, "name": file.name, "status": file.status, "summary": file.summary}
+    header: dict[str, str | int] = {
+        "schema": 1,
+        "name": file.name,
+        "status": file.status,
+        "summary": file.summary,
+    }
     if file.extends is not None:
         header["extends"] = file.extends
     head = table("", header).lstrip("\n") + _drop(file)

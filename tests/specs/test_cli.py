@@ -1,0 +1,163 @@
+"""``ulpscope spec``: JSON alone on stdout, messages on stderr, exit codes 0, 1 and 2, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import specs
+from specs.cli import app
+
+ROOT = Path(specs.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args: str, code: int = 0) -> tuple[str, str]:
+    result = CliRunner().invoke(app, list(args))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    assert "Traceback" not in result.stderr
+    return result.stdout, result.stderr
+
+
+def run_json(*args: str, code: int = 0) -> Any:
+    return json.loads(run(*args, "--format", "json", code=code)[0])
+
+
+def test_list() -> None:
+    text, errors = run("list")
+    assert "walkthrough.xqa" in text
+    assert "h200" in text
+    assert errors == ""
+    data = run_json("list")
+    assert {s["name"] for s in data["specs"]} >= {"walkthrough.dense", "xqa.decode"}
+    assert {p["name"]: p["sm_count"] for p in data["platforms"]}["sm120"] == 188
+    assert data["workloads"] == [
+        {
+            "name": "agent_session",
+            "title": "22 assistant messages of four agent conversations",
+            "ranges": 22,
+            "tokens": 9060,
+        }
+    ]
+    assert data["requested"]["flashinfer"]["by_capability"]["100"] == "walkthrough.trtllm_gen"
+
+
+def test_a_broken_file_in_specs_d_does_not_stop_the_list(here: Path) -> None:
+    (here / "specs.d").mkdir()
+    (here / "specs.d" / "bad.toml").write_text("[")
+    entry = {s["name"]: s for s in run_json("list")["specs"]}["bad"]
+    assert entry["status"] == "broken"
+    assert "specs.d/bad.toml:1:2" in entry["error"]
+
+
+def test_show() -> None:
+    text, _ = run("show", "walkthrough.trtllm_gen")
+    assert "num     = prev(num) * a + partial * b" in text
+    assert run_json("show", "walkthrough.trtllm_gen")["status"] == "walkthrough"
+
+
+def test_new_check_show_diff(here: Path) -> None:
+    out, hint = run("new", "acme.decode")
+    assert out.strip() == "specs.d/acme.decode.toml"
+    assert "spec check specs.d/acme.decode.toml" in hint
+    checked, errors = run("check", "specs.d/acme.decode.toml", "walkthrough.xqa")
+    assert checked.startswith("ok: acme.decode, 13 sites, 1 levels, sha256 ")
+    assert errors == ""
+    data = run_json("check", "acme.decode")
+    assert data["ok"] is True
+    assert len(data["results"][0]["hash"]) == 64
+    text, _ = run("diff", "acme.decode", "walkthrough.triton")
+    assert text.endswith("1 changed, 1 only in acme.decode, 0 only in walkthrough.triton, 17 the same\n")
+    assert run_json("diff", "acme.decode", "walkthrough.triton")["counts"]["changed"] == 1
+    run("diff", "acme.decode", "walkthrough.triton", "--fail-on-difference", code=1)
+    run("diff", "acme.decode", "acme.decode", "--fail-on-difference")
+
+
+def test_new_never_overwrites(here: Path) -> None:
+    path = here / "mine.toml"
+    path.write_text("precious")
+    _, errors = run("new", "mine", "--path", str(path), code=2)
+    assert "exists already" in errors
+    assert path.read_text() == "precious"
+    _, errors = run("new", "../evil", code=2)
+    assert "cannot name a spec" in errors
+    (here / "file").write_text("")
+    _, errors = run("new", "mine", "--path", "file/mine.toml", code=2)
+    assert "cannot be written" in errors
+
+
+def test_check_tells_place_cause_and_remedy(here: Path) -> None:
+    run("new", "acme.decode")
+    path = here / "specs.d" / "acme.decode.toml"
+    path.write_text(path.read_text().replace("max(score)", "max(scorre)"))
+    out, errors = run("check", "acme.decode", code=2)
+    assert out == ""
+    assert errors.startswith(
+        "error: specs.d/acme.decode.toml:28:15: unknown name 'scorre'\n  did you mean 'score'?"
+    )
+    result = run("check", "acme.decode", "walkthrough.xqa", "--format", "json", code=2)[0]
+    data = json.loads(result)
+    assert [r["ok"] for r in data["results"]] == [False, True]
+    assert data["results"][0]["place"] == "specs.d/acme.decode.toml:28:15"
+
+
+def test_check_types_the_spec(here: Path) -> None:
+    """An error that needs axes and kinds: the output must not have one value per token."""
+    run("new", "acme.decode")
+    path = here / "specs.d" / "acme.decode.toml"
+    path.write_text(path.read_text().replace('"bf16(exact)"', '"bf16(score)"'))
+    _, errors = run("check", "acme.decode", code=2)
+    assert "specs.d/acme.decode.toml:40" in errors
+
+
+@pytest.mark.parametrize("command", [["show"], ["check"], ["diff", "walkthrough.xqa"]])
+def test_an_unknown_name_is_exit_code_2(command: list[str]) -> None:
+    out, errors = run(*command, "walkthrough.xqq", code=2)
+    assert out == ""
+    assert "did you mean 'walkthrough.xqa'?" in errors
+
+
+def test_a_hidden_file_is_a_warning_on_stderr(here: Path) -> None:
+    run("new", "walkthrough.xqa")
+    data, warnings = run("show", "walkthrough.xqa", "--format", "json")
+    assert json.loads(data)["origin"] == "specs.d/walkthrough.xqa.toml"
+    assert warnings.startswith("warning: specs.d/walkthrough.xqa.toml hides ")
+
+
+def test_schema() -> None:
+    assert json.loads(run("schema")[0])["title"] == "ulpscope spec, schema 1"
+
+
+def test_check_starts_fast_and_light() -> None:
+    """`spec check` has half a second in all; no array or plotting library may be loaded for it."""
+    code = (
+        "import sys\nfrom specs.cli import app\n"
+        "try:\n    app(['check', 'walkthrough.xqa'])\n"
+        "except SystemExit as e:\n    assert not e.code\n"
+        "heavy = {'numpy', 'jax', 'rich', 'plotly', 'sympy', 'flint'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    seconds: list[float] = []
+    for _ in range(3):  # processor time: what else this machine does takes no part
+        before = os.times()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        after = os.times()
+        seconds.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    assert min(seconds) < 0.5
