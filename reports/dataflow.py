@@ -1,7 +1,7 @@
 """The dataflow of a spec, read off its parsed lines: who uses whom, and where a number changes its width.
 
-Nothing here knows a kernel. A rounding is a `Cast` of the text: directly around a name it belongs to the edge,
-around the whole line to the site, anywhere else to the inside of the site.
+Nothing here knows a kernel. A rounding is a `Cast` of the text: directly around a name it belongs to the
+edge, around the whole line to the site, anywhere else to the inside of the site.
 """
 
 from __future__ import annotations
@@ -10,25 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from reports.contract import Flow, FlowEdge, FlowNode, FlowSection
+from specs.bind import bind
+from specs.context import make_context
 from specs.formats import Format
-from specs.nodes import Cast, Last, LevelRule, Name, Node, Prev, Reduce, Tree
+from specs.loader import Spec
+from specs.nodes import Cast, Last, Name, Node, Prev, Reduce, Tree
+from specs.platforms import Platform
+from specs.program import CONSTANTS, ROW, TOKEN, Program, Site, Type
 
 INPUTS = "inputs"
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSource:
-    """What a dataflow is made from, in the order of the file.
-
-    ``sections``: site -> (text, parsed line) by section ("token", a level, "row"). ``levels``: the level rules,
-    outermost first. ``states``: state -> the scope in which it lives. ``formats``: of every site and input.
-    """
-
-    sections: Mapping[str, Mapping[str, tuple[str, Node]]]
-    levels: Mapping[str, tuple[str, LevelRule]]
-    states: Mapping[str, str]
-    formats: Mapping[str, Format]
-    inputs: tuple[str, ...] = ("q", "k", "v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,55 +28,86 @@ class _Use:
     when: str
 
 
-def build_flow(source: FlowSource) -> Flow:
-    """The dataflow of one spec: sections from the inputs to the row, nodes, and one edge per distinct use."""
-    sites = {s: section for section, lines in source.sections.items() for s in lines}
-    used = {u.name for lines in source.sections.values() for _, n in lines.values() for u in _uses(n)}
-    inputs = [i for i in source.inputs if i in used and i not in sites]
-    nodes = [_input(i, source.formats[i]) for i in inputs]
+def flow_of(spec: Spec, platform: Platform, context: Mapping[str, int]) -> Flow:
+    """The dataflow of ``spec`` as it is bound on ``platform`` for a shape (variants resolved).
+
+    Raises:
+        InputError, SpecError: as `specs.bind.bind`.
+    """
+    given = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **context}
+    return build_flow(bind(spec, make_context(given)), _texts(spec), spec.levels)
+
+
+def _texts(spec: Spec) -> dict[str, str]:
+    """The text of each line as the file has it."""
+    return {name: text for lines in spec.sections.values() for name, text in lines.items()}
+
+
+def build_flow(program: Program, texts: Mapping[str, str], rules: Mapping[str, str]) -> Flow:
+    """The dataflow of a typed program: sections from the inputs to the row, nodes, one edge per distinct use.
+
+    Args:
+        program: a bound spec.
+        texts: the text of each site, for the reader; sites without one show none.
+        rules: the text of each level's rule.
+    """
+    used = {use.name for site in program.sites.values() for use in _uses(site.expr)}
+    inputs = [name for name in program.inputs if name in used]
+    nodes = [_input(name, program.inputs[name]) for name in inputs]
     edges: list[FlowEdge] = []
-    for section in order(source):
-        for site, (text, node) in source.sections.get(section, {}).items():
-            nodes.append(_site(site, section, text, node, source))
-            edges.extend(_edges(site, node, source, sites, inputs))
-    columns = [FlowSection(name=INPUTS), *(_section(s, source) for s in order(source))]
+    for section in order(program):
+        for site in program.sites.values():
+            if site.section == section:
+                nodes.append(_site(site, program, texts.get(site.name, "")))
+                edges.extend(_edges(site, program))
     filled = {n.section for n in nodes}
-    return Flow(
-        sections=tuple(c for c in columns if c.name in filled),
-        nodes=tuple(nodes),
-        edges=tuple(edges),
-    )
+    return Flow(sections=tuple(_columns(program, rules, filled)), nodes=tuple(nodes), edges=tuple(edges))
 
 
-def order(source: FlowSource) -> list[str]:
-    """Sections from the token outwards to the row."""
-    inner = [name for name, (_, rule) in source.levels.items() if rule.kind != "view"]
-    return ["token", *reversed(inner), "row"]
+def order(program: Program) -> list[str]:
+    """Sections from the constants over the token and the levels, innermost first, to the row."""
+    return [CONSTANTS, TOKEN, *reversed(program.level_names), ROW]
 
 
-def _section(name: str, source: FlowSource) -> FlowSection:
-    return FlowSection(name=name, rule=source.levels[name][0] if name in source.levels else "")
+def _columns(program: Program, rules: Mapping[str, str], filled: set[str]) -> Iterator[FlowSection]:
+    """Sections that have nodes; a level without lines of its own lends its rule to the next one outwards."""
+    if INPUTS in filled:
+        yield FlowSection(name=INPUTS)
+    waiting: list[str] = []
+    for name in order(program):
+        if name in program.level_names:
+            waiting.insert(0, f"{name} = {rules.get(name, '')}")
+        if name in filled:
+            yield FlowSection(name=name, rule="; ".join(waiting))
+            waiting = []
 
 
 def _input(name: str, form: Format) -> FlowNode:
     return FlowNode(id=name, section=INPUTS, kind="input", text="", format=form.name, bits=form.bits)
 
 
-def _site(site: str, section: str, text: str, node: Node, source: FlowSource) -> FlowNode:
-    form = source.formats[site]
-    root = node.format.name if isinstance(node, Cast) and not isinstance(node.arg, Name) else None
-    reductions = [n for n in node.walk() if isinstance(n, Reduce)]
+def _width(kind: Type) -> tuple[str, int]:
+    return (kind.kind, 0) if kind.format is None else (kind.format.name, kind.format.bits)
+
+
+def _site(site: Site, program: Program, text: str) -> FlowNode:
+    node = site.expr
+    form, bits = _width(site.type)
+    root = (
+        node.format.name if isinstance(node, Cast) and not isinstance(node.arg, Name | Prev | Last) else None
+    )
+    state = program.states.get(site.name)
     return FlowNode(
-        id=site,
-        section=section,
-        kind="output" if section == "row" and site in ("output", "lse") else "site",
+        id=site.name,
+        section=site.section,
+        kind="output" if site.section == ROW and site.name in ("output", "lse") else "site",
         text=text,
-        format=form.name,
-        bits=form.bits,
+        format=form,
+        bits=bits,
         rounds=() if root is None else (root,),
         inner=tuple(c.format.name for c in _inner_casts(node)),
-        reduction=", ".join(_reduction(r) for r in reductions),
-        carried=source.states.get(site),
+        reduction=", ".join(_reduction(r) for r in node.walk() if isinstance(r, Reduce)),
+        carried=None if state is None else state.scope,
     )
 
 
@@ -122,21 +143,23 @@ def _uses(node: Node, cast: Format | None = None) -> Iterator[_Use]:
                 yield from _uses(child)
 
 
-def _edges(
-    site: str, node: Node, source: FlowSource, sites: Mapping[str, str], inputs: list[str]
-) -> Iterator[FlowEdge]:
+def _edges(site: Site, program: Program) -> Iterator[FlowEdge]:
     seen: set[_Use] = set()
-    for use in _uses(node):
-        if use in seen or (use.name not in sites and use.name not in inputs):
+    for use in _uses(site.expr):
+        if use in seen or (use.name not in program.sites and use.name not in program.inputs):
             continue
         seen.add(use)
-        form = source.formats[use.name]
-        narrowing = use.cast if use.cast is not None and not use.cast.holds(form) else None
+        source = program.sites[use.name].type if use.name in program.sites else None
+        given = program.inputs[use.name] if source is None else source.format
+        form, bits = _width(Type("float", frozenset(), given) if source is None else source)
+        narrowing = (
+            use.cast if use.cast is not None and given is not None and not use.cast.holds(given) else None
+        )
         yield FlowEdge(
             source=use.name,
-            target=site,
-            format=form.name,
-            bits=form.bits,
+            target=site.name,
+            format=form,
+            bits=bits,
             cast=None if narrowing is None else narrowing.name,
             cast_bits=None if narrowing is None else narrowing.bits,
             when="prev" if use.when == "prev" else "last" if use.when == "last" else "now",

@@ -1,0 +1,145 @@
+"""The relative geometry in two dimensions, as inline SVG: linked triangles in true proportion, with a scale.
+
+One triangle per platform (its corners are the backends), dotted links between the same backend on two
+platforms, and the three centres.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from markupsafe import Markup, escape
+
+from reports.contract import GeometryView
+from reports.figures import point_label
+from reports.palette import Palette
+
+WIDTH, HEIGHT, PAD = 640.0, 460.0, 74.0
+LETTER = 6.3  # width of a letter of a label, in pixels
+
+Box = tuple[float, float, float, float]
+
+
+class _Frame:
+    """Metric to pixels, the same scale on both axes."""
+
+    def __init__(self, view: GeometryView) -> None:
+        xs = [p[0] for p in view.coordinates] + [c.at[0] for c in view.centres]
+        ys = [p[1] for p in view.coordinates] + [c.at[1] for c in view.centres]
+        self.middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
+        width, height = max(xs) - min(xs), max(ys) - min(ys)
+        room = [
+            (WIDTH - 2 * PAD) / width if width else math.inf,
+            (HEIGHT - 2 * PAD) / height if height else math.inf,
+        ]
+        self.scale = min(room) if math.isfinite(min(room)) else 1.0
+
+    def at(self, point: tuple[float, float, float]) -> tuple[float, float]:
+        """Pixels of a point; y grows upwards in the metric."""
+        x = WIDTH / 2 + (point[0] - self.middle[0]) * self.scale
+        return x, HEIGHT / 2 - (point[1] - self.middle[1]) * self.scale
+
+
+def draw(view: GeometryView, palette: Palette) -> Markup:
+    """The figure of ``view``."""
+    frame = _Frame(view)
+    label = f"Backends in the plane by {view.metric}; the table beside it has the distances"
+    parts = [
+        *_links(view, frame),
+        *_triangles(view, frame),
+        *_centres(view, frame),
+        *_points(view, frame, palette),
+        _ruler(frame),
+    ]
+    return Markup(
+        f'<svg class="plane" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _links(view: GeometryView, frame: _Frame) -> Iterator[str]:
+    for a, b in view.links:
+        (ax, ay), (bx, by) = frame.at(view.coordinates[a]), frame.at(view.coordinates[b])
+        yield f'<path class="link" d="M{ax:.1f} {ay:.1f}L{bx:.1f} {by:.1f}"/>'
+
+
+def _triangles(view: GeometryView, frame: _Frame) -> Iterator[str]:
+    for n, triangle in enumerate(view.triangles):
+        corners = [frame.at(view.coordinates[c]) for c in triangle.corners]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
+        yield (
+            f'<path class="tri p{n % 3}" data-platform="{escape(triangle.platform)}" d="M{path}z">'
+            f"<title>{escape(triangle.platform)}: {escape(', '.join(triangle.names))}</title></path>"
+        )
+
+
+def _centres(view: GeometryView, frame: _Frame) -> Iterator[str]:
+    shapes = {
+        "centroid": "M-5 0H5M0 -5V5",
+        "medoid": "M-4 -4L4 4M-4 4L4 -4",
+        "ball": "M0 -5.5L5.5 0L0 5.5L-5.5 0z",
+    }
+    for centre in view.centres:
+        x, y = frame.at(centre.at)
+        yield (
+            f'<path class="centre {centre.kind}" transform="translate({x:.1f} {y:.1f})" '
+            f'd="{shapes[centre.kind]}"><title>{centre.kind}</title></path>'
+        )
+
+
+_MARKERS = {
+    "circle": "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z",
+    "square": "M-5 -5H5V5H-5z",
+    "diamond": "M0 -6.8L6.8 0L0 6.8L-6.8 0z",
+    "cross": "M-2 -6H2V-2H6V2H2V6H-2V2H-6V-2H-2z",
+    "x": "M0 -6L6 5H-6z",
+}
+
+
+def _points(view: GeometryView, frame: _Frame, palette: Palette) -> Iterator[str]:
+    places = [frame.at(p) for p in view.coordinates]
+    taken: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+    for (x, y), names in zip(places, view.points, strict=True):
+        text = point_label(names)
+        lx, ly, anchor, box = _label(x, y, len(text) * LETTER, taken)
+        taken.append(box)
+        yield (
+            f'<g class="point c{palette.colour(names[0])}"><path transform="translate({x:.1f} {y:.1f})" '
+            f'd="{_MARKERS[palette.symbol(names[0])]}"/><text x="{lx:.1f}" y="{ly:.1f}" '
+            f'text-anchor="{anchor}">{escape(text)}</text><title>{escape(", ".join(names))}</title></g>'
+        )
+
+
+def _label(x: float, y: float, width: float, taken: list[Box]) -> tuple[float, float, str, Box]:
+    """Where a label goes: the first of eight places around the point that overlaps least and stays inside."""
+    best: tuple[float, tuple[float, float, str, Box]] | None = None
+    for dx, dy in ((11, 4), (-11, 4), (0, -12), (0, 21), (11, -9), (-11, -9), (11, 18), (-11, 18)):
+        anchor = "start" if dx > 0 else "end" if dx < 0 else "middle"
+        left = x + dx - (0.0 if dx > 0 else width if dx < 0 else width / 2)
+        box = (left, y + dy - 10, left + width, y + dy + 3)
+        outside = max(0.0, 4 - box[0]) + max(0.0, box[2] - WIDTH + 4) + max(0.0, 4 - box[1])
+        cost = 20 * outside + sum(_overlap(box, other) for other in taken)
+        if best is None or cost < best[0] - 1e-9:
+            best = (cost, (x + dx, y + dy, anchor, box))
+    assert best is not None
+    return best[1]
+
+
+def _overlap(a: Box, b: Box) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return width * height if width > 0 and height > 0 else 0.0
+
+
+def _ruler(frame: _Frame) -> str:
+    """A bar of a round length in the metric, about a quarter of the width."""
+    length = WIDTH / 4 / frame.scale
+    decade = 10 ** math.floor(math.log10(length)) if length > 0 else 1.0
+    nice = max((m * decade for m in (1, 2, 5) if m * decade <= length), default=decade)
+    x, y, width = 18.0, HEIGHT - 16.0, nice * frame.scale
+    return (
+        f'<path class="ruler" d="M{x} {y - 4}v8m0 -4h{width:.1f}m0 -4v8"/>'
+        f'<text class="ruler-text" x="{x + width + 8:.1f}" y="{y + 4}">{nice:,.12g}</text>'
+    )
