@@ -138,8 +138,8 @@ def capacity_of(tokens: int) -> int:
 
 
 def _storage(x: np.ndarray) -> np.ndarray:
-    """bf16 as its uint16 bits, every other format as f32."""
-    if x.dtype == np.uint16:
+    """bf16 as its uint16 bits, f64 as it is, every other format as f32."""
+    if x.dtype in (np.uint16, np.float64):
         return x
     if x.dtype.name == "bfloat16":
         return x.view(np.uint16)
@@ -211,7 +211,12 @@ def _product(a: jax.Array, b: jax.Array, zero: jax.Array | None) -> jax.Array:
 
 
 def _slice(x: jax.Array, start: Sequence[Any], sizes: Sequence[int]) -> jax.Array:
-    return lax.dynamic_slice(x, start, sizes, allow_negative_indices=False)
+    at = [jnp.asarray(i, jnp.int32) for i in start]  # under x64, a plain 0 would be int64
+    return lax.dynamic_slice(x, at, sizes, allow_negative_indices=False)
+
+
+def _put(x: jax.Array, part: jax.Array, start: Sequence[Any]) -> jax.Array:
+    return lax.dynamic_update_slice(x, part, [jnp.asarray(i, jnp.int32) for i in start])
 
 
 def _one_function(body: Callable[..., _Result], *args: Any) -> _Result:
@@ -249,13 +254,15 @@ def ordered_scores(
     rows, dim = q.shape[1], q.shape[2]
     q = jnp.pad(q, ((0, 0), (0, 0), (0, depth * LANES - dim)))
     parallel = heads * rows * BLOCK >= _PARALLEL_WORK // 4
-    chunk = _chunk_of(blocks) if parallel else 1
+    chunk = min(blocks, _CHUNK_BLOCKS) if parallel else 1
 
     def score(q: jax.Array, keys: jax.Array, tokens: jax.Array, zero: jax.Array | None) -> jax.Array:
         def work(i: jax.Array, out: jax.Array) -> jax.Array:
+            first = jnp.minimum(i * chunk, blocks - chunk)  # the last chunk may repeat a few blocks
+
             def deepen(s: jax.Array, acc: jax.Array) -> jax.Array:
                 for u in range(LANES):
-                    k = _slice(keys, (i * chunk, s, 0, 0, u, 0), (chunk, 1, tiles, heads, 1, LANES))
+                    k = _slice(keys, (first, s, 0, 0, u, 0), (chunk, 1, tiles, heads, 1, LANES))
                     factor = _slice(q, (0, 0, s * LANES + u), (heads, rows, 1))
                     term = _decode(k.reshape(chunk * tiles, heads, 1, LANES), u)
                     acc = acc + _product(factor, term, zero)
@@ -263,7 +270,7 @@ def ordered_scores(
 
             start = jnp.zeros((chunk * tiles, heads, rows, LANES), jnp.float32)
             acc = lax.fori_loop(0, depth, deepen, start)
-            return lax.dynamic_update_slice(out, acc, (i * chunk * tiles, 0, 0, 0))
+            return _put(out, acc, (i * chunk * tiles, 0, 0, 0))
 
         size = chunk * BLOCK
         out = jnp.zeros((blocks * tiles, heads, rows, LANES), jnp.float32)
@@ -272,11 +279,6 @@ def ordered_scores(
     if parallel:
         return score(q, keys, tokens, zero)
     return _one_function(score, q, keys, tokens, zero)
-
-
-def _chunk_of(blocks: int) -> int:
-    """Blocks per dispatch: the largest divisor of ``blocks`` up to `_CHUNK_BLOCKS`."""
-    return max(c for c in range(1, _CHUNK_BLOCKS + 1) if blocks % c == 0)
 
 
 def natural(tiles: jax.Array) -> jax.Array:
@@ -330,7 +332,7 @@ def ordered_values(
 
             acc = jnp.zeros((heads, depth, rows, LANES), jnp.float32)
             acc = lax.fori_loop(0, _slice(count, (g,), (1,))[0], step, acc)
-            return lax.dynamic_update_slice(out, acc[None], (g, 0, 0, 0, 0))
+            return _put(out, acc[None], (g, 0, 0, 0, 0))
 
         return lax.fori_loop(0, n, group, jnp.zeros((groups, heads, depth, rows, LANES), jnp.float32))
 
@@ -375,7 +377,7 @@ def ordered_sums(weights: jax.Array, steps: Steps) -> jax.Array:
 
             acc = jnp.zeros((heads, rows), jnp.float32)
             acc = lax.fori_loop(0, _slice(count, (g,), (1,))[0], step, acc)
-            return lax.dynamic_update_slice(out, acc[None], (g, 0, 0))
+            return _put(out, acc[None], (g, 0, 0))
 
         return lax.fori_loop(0, n, group, jnp.zeros((groups, heads, rows), jnp.float32))
 

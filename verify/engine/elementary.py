@@ -16,8 +16,9 @@ from jax import Array, lax
 
 from verify.engine.guards import Guards
 
-EXP_ZERO = -103.97207708399179
-"""The largest double whose exponential rounds to zero in f32: log(2**-150)."""
+EXP_SUBNORMAL = (-103.973, -87.3365)
+"""Arguments of f32 exp at and below the first give zero (log(2**-150) is -103.97208), at and above the second
+normal numbers (log(2**-126) is -87.33654)."""
 
 PATCHES: dict[str, tuple[tuple[int, float], ...]] = {
     "exp": (),

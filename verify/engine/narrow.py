@@ -129,14 +129,16 @@ class F32(Carrier):
     def exp(self, a: Value, fmt: Format | None = None, *, check: bool = True) -> Array:
         """See `Carrier.exp`: float64 exp rounded once."""
         fmt = self._nearest(fmt, "exp")
-        (x,) = self._wide(fmt, a)
-        return self._function(elementary.exp(x), x, elementary.EXP_ZERO, fmt, check)
+        x = self.lift(a)
+        (wide,) = self._wide(fmt, x)
+        return self._exponential(elementary.exp(wide), x, elementary.EXP_SUBNORMAL, fmt, check)
 
     def exp2(self, a: Value, fmt: Format | None = None, *, check: bool = True) -> Array:
         """See `Carrier.exp2`."""
         fmt = self._nearest(fmt, "exp2")
-        (x,) = self._wide(fmt, a)
-        return self._function(elementary.exp2(x, self.guards), x, -150.0, fmt, check)
+        x = self.lift(a)
+        (wide,) = self._wide(fmt, x)
+        return self._exponential(elementary.exp2(wide, self.guards), x, (-150.0, -126.0), fmt, check)
 
     def log(self, a: Value, fmt: Format | None = None) -> Array:
         """See `Carrier.log`. The result is never subnormal."""
@@ -144,11 +146,17 @@ class F32(Carrier):
         (x,) = self._wide(fmt, a)
         return self._narrowed(elementary.log(x), fmt, check=False)
 
-    def _function(self, wide: Array, x: Array, zero_below: float, fmt: Format, check: bool) -> Array:
-        """An exponential; no f32 argument has one in the zone where .ftz would be in doubt."""
+    def _exponential(
+        self, wide: Array, a: Array, subnormal: tuple[float, float], fmt: Format, check: bool
+    ) -> Array:
+        """Round an exponential of ``a``; ``subnormal`` are the arguments between which it is subnormal.
+
+        No f32 argument has an exponential in the zone where .ftz would be in doubt.
+        """
         if not _hardware(fmt):
             return self._narrowed(wide, fmt, check)
         result = self.guards.seal(wide.astype(jnp.float32))
         if check and not fmt.ftz:
-            self.note(self._tiny(result) & (x > zero_below))
+            low, high = subnormal
+            self.note((a > low) & (a < high))
         return flush(result, fmt)

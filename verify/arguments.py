@@ -1,0 +1,226 @@
+"""Arrays from the outside, checked and brought into one shape: rows that share a KV head lie together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.errors import InputError
+from specs.formats import BASES, Format
+from verify.numerics.rounding import storage_dtype, store
+
+Floats = NDArray[Any]
+_FLOATS: dict[np.dtype[Any], Format] = {
+    np.dtype(np.float64): BASES["f64"],
+    np.dtype(np.float32): BASES["f32"],
+    np.dtype(np.float16): BASES["f16"],
+    np.dtype(ml_dtypes.bfloat16): BASES["bf16"],
+    np.dtype(ml_dtypes.float8_e4m3fn): BASES["e4m3fn"],
+    np.dtype(ml_dtypes.float8_e5m2): BASES["e5m2"],
+}
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention problem, for either walker.
+
+    Attributes:
+        heads: KV heads. ``rows``: query rows that share one KV head.
+        shape: leading shape of the output as the caller sees it.
+        q: ``[kv_head, row, depth]`` or None; ``k``: ``[token, kv_head, depth]`` or None.
+        v: ``[token, kv_head, dim]``.
+        scores: ``[kv_head, row, token]`` or None.
+        formats: formats of ``q``, ``k``, ``v`` and ``scores`` as stored.
+        low, high: int32 ``[row]``; row r sees the tokens ``low[r] <= t < high[r]``.
+        scale: the softmax scale as a Python float.
+        queries: query tokens (rows = queries * query heads per KV head where q is given).
+    """
+
+    heads: int
+    rows: int
+    shape: tuple[int, ...]
+    q: Floats | None
+    k: Floats | None
+    v: Floats
+    scores: Floats | None
+    formats: Mapping[str, Format]
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    scale: float
+    queries: int
+
+    @property
+    def kv_len(self) -> int:
+        """Tokens of the sequence."""
+        return int(self.v.shape[0])
+
+    def outward(self, data: Floats) -> Floats:
+        """``[kv_head, row, ...]`` in the caller's order: ``[*shape, ...]``."""
+        rest = data.shape[2:]
+        if self.q is None:
+            return data[0]
+        group = self.rows // self.queries
+        data = data.reshape(self.heads, self.queries, group, *rest)
+        return np.moveaxis(data, 0, 1).reshape(*self.shape, *rest)
+
+
+def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
+    """``value`` as a NumPy array of a known float dtype and one of the given numbers of dimensions.
+
+    Raises:
+        InputError: it is no such array.
+    """
+    place = f"argument {name}"
+    array = np.asarray(value)
+    if array.dtype not in _FLOATS:
+        raise InputError(
+            f"dtype {array.dtype} is not a floating-point dtype",
+            place=place,
+            remedy="give float32, float64, float16 or an ml_dtypes type such as bfloat16",
+        )
+    if array.ndim not in ndim:
+        wanted = " or ".join(str(n) for n in ndim)
+        raise InputError(f"shape {array.shape} has {array.ndim} dimensions, not {wanted}", place=place, remedy="see the docstring of emulate()")
+    return array
+
+
+def _require_finite(name: str, array: Floats, *, masks: bool = False) -> None:
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        bad = ~np.isfinite(part.astype(np.float32) if part.dtype.itemsize < 4 else part)
+        if masks:
+            bad &= ~np.isneginf(part)
+        if bad.any():
+            where = np.unravel_index(start + int(np.argmax(bad)), array.shape)
+            value = float(array[where])
+            what = "NaN and +inf are not scores; -inf masks a token" if masks else "inputs must be finite"
+            raise InputError(
+                f"{value} at index {tuple(int(i) for i in where)}", place=f"argument {name}", remedy=what
+            )
+
+
+def rounded(array: Floats, fmt: Format, *, keep_narrow: bool = False) -> Floats:
+    """``array`` rounded once to ``fmt`` and stored in its dtype.
+
+    With ``keep_narrow``, an array already in a 16-bit format stays as it is where ``fmt`` has 16 bits too: a
+    kernel takes bf16 or f16 as it comes.
+    """
+    own = _FLOATS[array.dtype]
+    target = storage_dtype(fmt)
+    if array.dtype == target or (keep_narrow and own.bits == 16 and fmt.bits == 16):
+        return array
+    if fmt.holds(own) or (own.base == "f32" and fmt.base in ("bf16", "f16")):
+        with np.errstate(over="ignore"):
+            return array.astype(target)
+    flat = array.reshape(-1)
+    parts = [store(flat[i : i + _CHUNK].astype(np.float64), fmt) for i in range(0, flat.size, _CHUNK)]
+    return (np.concatenate(parts) if parts else np.zeros(0, target)).reshape(array.shape)
+
+
+def _visible(queries: int, repeat: int, kv_len: int, causal: bool, window: int) -> tuple[Any, Any]:
+    position = np.repeat(np.arange(queries), repeat) + (kv_len - queries)
+    high = np.clip(position + 1, 0, kv_len) if causal else np.full(position.shape, kv_len)
+    low = np.clip(position + 1 - window, 0, kv_len) if window else np.zeros_like(position)
+    return low.astype(np.int32), high.astype(np.int32)
+
+
+def from_scores(scores: Any, values: Any, inputs: Mapping[str, Format], compute: Format, causal: bool, window: int) -> Problem:
+    """The problem of ready scores: ``scores [rows, kv_len]`` (or one row), ``values [kv_len, dim]`` (or one column).
+
+    Raises:
+        InputError: wrong shape, dtype or value.
+    """
+    s, v = floats("scores", scores, (1, 2)), floats("values", values, (1, 2))
+    s = s[None] if s.ndim == 1 else s
+    v = v[:, None] if v.ndim == 1 else v
+    if s.shape[1] != v.shape[0]:
+        raise InputError(
+            f"scores have {s.shape[1]} tokens, values have {v.shape[0]}", place="argument values", remedy="scores are [rows, kv_len], values [kv_len, dim]"
+        )
+    if v.shape[1] == 0 or s.shape[0] == 0:
+        raise InputError(f"scores {s.shape} and values {v.shape} have nothing to compute", place="argument scores", remedy="give at least one row and one column")
+    _require_finite("scores", s, masks=True)
+    _require_finite("values", v)
+    exact = s.astype(storage_dtype(compute))
+    if not np.array_equal(exact.astype(np.float64), s.astype(np.float64)):
+        raise InputError(
+            f"scores of dtype {s.dtype} are no values of {compute}", place="argument scores", remedy="round them yourself, as in scores.astype(np.float32)"
+        )
+    v = rounded(v, inputs["v"])
+    _require_finite("values (after rounding on entry)", v)
+    rows = s.shape[0]
+    low, high = _visible(rows, 1, s.shape[1], causal, window)
+    return Problem(
+        heads=1,
+        rows=rows,
+        shape=(rows,),
+        q=None,
+        k=None,
+        v=v[:, None, :],
+        scores=exact[None],
+        formats={"v": _FLOATS[v.dtype], "scores": compute},
+        low=low,
+        high=high,
+        scale=1.0,
+        queries=rows,
+    )
+
+
+def from_qkv(
+    q: Any, k: Any, v: Any, inputs: Mapping[str, Format], scale: float | None, causal: bool, window: int
+) -> Problem:
+    """The problem of q ``[q_heads, head_dim]`` or ``[q_len, q_heads, head_dim]``, k and v ``[kv_len, kv_heads, head_dim]``.
+
+    Raises:
+        InputError: wrong shape, dtype, ratio of heads or value.
+    """
+    query, key, value = floats("q", q, (2, 3)), floats("k", k, (3,)), floats("v", v, (3,))
+    full = query[None] if query.ndim == 2 else query
+    queries, q_heads, depth = full.shape
+    kv_len, heads, key_depth = key.shape
+    if key_depth != depth:
+        raise InputError(f"q has head_dim {depth}, k has {key_depth}", place="argument k", remedy="k is [kv_len, kv_heads, head_dim]")
+    if value.shape[:2] != key.shape[:2]:
+        raise InputError(f"k is {key.shape}, v is {value.shape}", place="argument v", remedy="v has the tokens and heads of k")
+    if 0 in (queries, q_heads, depth, heads, value.shape[2]):
+        raise InputError(f"q {full.shape}, k {key.shape}, v {value.shape}: an axis is empty", place="argument q", remedy="only kv_len may be 0")
+    if q_heads % heads:
+        raise InputError(
+            f"{q_heads} query heads are not a multiple of {heads} KV heads", place="argument q", remedy="grouped-query attention gives every KV head the same number of query heads"
+        )
+    if causal and queries > kv_len:
+        raise InputError(f"{queries} queries but {kv_len} tokens", place="argument causal", remedy="causal queries are the last tokens of the sequence")
+    for name, array in (("q", query), ("k", key), ("v", value)):
+        _require_finite(name, array)
+    scale = float(depth) ** -0.5 if scale is None else float(scale)
+    if not np.isfinite(scale):
+        raise InputError(f"scale = {scale}", place="argument scale", remedy="give a finite number")
+    full = rounded(full, inputs["q"], keep_narrow=True)
+    key = rounded(key, inputs["k"], keep_narrow=True)
+    value = rounded(value, inputs["v"])
+    for name, array in (("q", full), ("k", key), ("v", value)):
+        _require_finite(f"{name} (after rounding on entry)", array)
+    group = q_heads // heads
+    low, high = _visible(queries, group, kv_len, causal, window)
+    rows = np.moveaxis(full.reshape(queries, heads, group, depth), 1, 0).reshape(heads, queries * group, depth)
+    return Problem(
+        heads=heads,
+        rows=queries * group,
+        shape=tuple(query.shape[:-1]),
+        q=rows,
+        k=key,
+        v=value,
+        scores=None,
+        formats={"q": _FLOATS[full.dtype], "k": _FLOATS[key.dtype], "v": _FLOATS[value.dtype]},
+        low=low,
+        high=high,
+        scale=scale,
+        queries=queries,
+    )

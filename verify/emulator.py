@@ -1,0 +1,346 @@
+"""`emulate`: one attention problem through one spec on one platform, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specs import Platform, Spec
+from specs.bind import bind
+from specs.context import make_context
+from specs.errors import InputError, SpecError, did_you_mean
+from specs.formats import Format
+from specs.program import DIM, Program
+from verify.arguments import Problem, from_qkv, from_scores
+from verify.engine.layout import KV, Buckets, bucket, prepare, tables
+from verify.engine.run import Rows, evaluate_sites
+from verify.engine.support import check_supported
+from verify.numerics.rounding import storage_dtype
+from verify.partition import Plan, plan_program
+
+BACKENDS = ("engine", "oracle")
+_BUCKETS = Buckets()
+
+
+class Trace(Mapping[str, NDArray[Any]]):
+    """Every site of a run by name, evaluated when it is asked for.
+
+    ``trace[site]`` has the shape ``[*rows, *axes]``: the leading shape of the output, then the site's own axes,
+    levels outermost first, then ``token``, then ``dim``; a float site in the storage dtype of its format, a
+    condition as bool. Pieces and tokens that do not exist hold NaN (False in conditions).
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        names = self._run.site_names()
+        if name not in names:
+            raise InputError(f"no site '{name}'", place=f"trace of {self._run.program.spec}", remedy=did_you_mean(name, names))
+        return self._run.outward(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run.site_names())
+
+    def __len__(self) -> int:
+        return len(self._run.site_names())
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The axes of a site after those of the rows."""
+        program = self._run.program
+        kinds = program.sites[name].type.axes
+        return tuple(a for a in program.axes if a in kinds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gave.
+
+    Attributes:
+        output: ``[*rows, dim]`` in the storage dtype of the spec's output format.
+        lse: ``[*rows]`` log-sum-exp, natural unless the spec says otherwise; None if the spec has no such site.
+        trace: every site by name.
+        plan: the partition.
+        spec, platform: names.
+        backend: ``engine`` or ``oracle``.
+        empty_rows: rows that see no token.
+        exact_path: whether the slower exact path ran because a subnormal number was possible.
+    """
+
+    output: NDArray[Any]
+    lse: NDArray[Any] | None
+    trace: Trace
+    plan: Plan
+    spec: str
+    platform: str
+    backend: str
+    empty_rows: int
+    exact_path: bool
+
+
+def emulate(
+    spec: Spec,
+    platform: Platform,
+    *,
+    scores: Any = None,
+    values: Any = None,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    scale: float | None = None,
+    causal: bool = False,
+    batch: int = 1,
+    kv_capacity: int | None = None,
+    kv_lens: Sequence[int] | None = None,
+    context: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    backend: str = "engine",
+) -> Any:
+    """Emulate ``spec`` on ``platform``.
+
+    Give either ready scores (``scores [rows, kv_len]``, already scaled, float32, -inf masks; ``values
+    [kv_len, dim]``) or ``q [q_heads, head_dim]`` or ``[q_len, q_heads, head_dim]`` with ``k, v [kv_len, kv_heads,
+    head_dim]``. Inputs are rounded once to the spec's input formats on entry; q and k that are already in a
+    16-bit format are used as they are.
+
+    Args:
+        scale: softmax scale, by default ``head_dim ** -0.5``.
+        causal: query i of n sees the tokens up to ``kv_len - n + i``.
+        batch: sequences in the batch that this one is part of.
+        kv_capacity: tokens the page table has room for, by default ``kv_len``.
+        kv_lens: lengths of a ragged batch. ``q [batch, q_heads, head_dim]``, ``k, v [batch, longest, kv_heads,
+            head_dim]``; a list of one `Result` for each sequence comes back.
+        context: what the partition needs and the arrays do not say (``q_heads``, ``kv_heads``, ``head_dim`` with
+            ready scores; ``window``, ``num_splits``, versions, ...): see `specs.context.CONTEXT`.
+        options: values for the spec's ``[options]``.
+        backend: ``engine`` (fast) or ``oracle`` (the scalar definition, slow).
+
+    Returns:
+        a `Result`, or a list of them with ``kv_lens``.
+
+    Raises:
+        InputError: wrong name, shape, dtype or value. SpecError: the spec fails for this shape.
+        UnsupportedError: a construct that the backend does not have. FidelityError: this machine or JAX cannot
+            emulate faithfully.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"unknown backend '{backend}'", place="argument backend", remedy=did_you_mean(backend, BACKENDS))
+    if kv_lens is not None:
+        return _ragged(
+            spec, platform, q, k, v, kv_lens, dict(scale=scale, causal=causal, kv_capacity=kv_capacity, context=context, options=options, backend=backend)
+        )
+    given: dict[str, Any] = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
+    problem = _problem(spec, scores, values, q, k, v, scale, causal, int(given.get("window") or 0))
+    if causal:
+        given["causal"] = 1
+    given = {**_shape(problem), **given}
+    run = _Run.start(spec, platform, problem, given, options or {}, backend)
+    return run.result()
+
+
+def _problem(
+    spec: Spec, scores: Any, values: Any, q: Any, k: Any, v: Any, scale: float | None, causal: bool, window: int
+) -> Problem:
+    numbers = spec.numbers
+    inputs = {n: numbers.input_format(n) for n in ("q", "k", "v")}
+    if scores is not None or values is not None:
+        if scores is None or values is None or not (q is None and k is None and v is None):
+            raise InputError("give scores and values, or q, k and v", place="arguments", remedy="not a mixture of the two")
+        return from_scores(scores, values, inputs, numbers.compute_format, causal, window)
+    missing = [name for name, x in (("q", q), ("k", k), ("v", v)) if x is None]
+    if missing:
+        raise InputError(f"{missing[0]} is not given", place="arguments", remedy="give q, k and v, or scores and values")
+    return from_qkv(q, k, v, inputs, scale, causal, window)
+
+
+def _shape(problem: Problem) -> dict[str, Any]:
+    """What the arrays themselves say about the context."""
+    shape: dict[str, Any] = {"kv_len": problem.kv_len}
+    if problem.q is not None:
+        shape |= {
+            "q_heads": problem.heads * problem.rows // problem.queries,
+            "kv_heads": problem.heads,
+            "q_len": problem.queries,
+            "head_dim": problem.q.shape[-1],
+            "element_bytes": problem.v.dtype.itemsize,
+        }
+    return shape
+
+
+def _ragged(spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Sequence[int], rest: dict[str, Any]) -> list[Result]:
+    lengths = [int(n) for n in kv_lens]
+    if q is None or k is None or v is None:
+        raise InputError("ragged batches take q, k and v", place="argument kv_lens", remedy="call emulate once a sequence for ready scores")
+    if not lengths or not (len(q) == len(k) == len(v) == len(lengths)):
+        raise InputError(
+            f"{len(lengths)} lengths for batches of {len(q)}, {len(k)} and {len(v)}", place="argument kv_lens", remedy="give one length for each sequence"
+        )
+    longest = max(lengths)
+    extra = dict(rest.pop("context") or {})
+    capacity = rest.pop("kv_capacity") or longest
+    context = {"max_kv_len": longest, **extra}
+    results: list[Result] = []
+    for i, n in enumerate(lengths):
+        if not 0 <= n <= len(k[i]):
+            raise InputError(f"length {n} of sequence {i} is not in 0..{len(k[i])}", place="argument kv_lens", remedy="k and v hold the longest sequence")
+        results.append(
+            emulate(spec, platform, q=q[i], k=k[i][:n], v=v[i][:n], batch=len(lengths), kv_capacity=capacity, context=context, **rest)
+        )
+    return results
+
+
+@dataclass
+class _Run:
+    """One bound run, able to evaluate any of its sites."""
+
+    spec: Spec
+    platform: Platform
+    problem: Problem
+    program: Program
+    plan: Plan
+    scalars: Mapping[str, float]
+    backend: str
+    options: Mapping[str, Any]
+    kv: KV | None = None
+    padded: tuple[int, ...] = ()
+    exact_path: bool = False
+    known: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+
+    @classmethod
+    def start(
+        cls, spec: Spec, platform: Platform, problem: Problem, given: Mapping[str, Any], options: Mapping[str, Any], backend: str,
+        kv: KV | None = None,
+    ) -> _Run:
+        full = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **given}
+        context = make_context(full, place=f"{spec.name} on {platform.name}")
+        _agree(context, problem)
+        program = bind(spec, context, options)
+        plan = plan_program(program, context)
+        depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
+        scalars = {"scale": problem.scale, "rsqrt_head_dim": float(depth) ** -0.5, "q_scale": problem.scale * float(depth) ** 0.5}
+        run = cls(spec, platform, problem, program, plan, scalars, backend, options, kv)
+        if backend == "engine":
+            check_supported(program)
+            _faithful()
+
+            def plan_at(length: int) -> Plan:
+                other = make_context({**full, "kv_len": length}, place="bucket")
+                return plan_program(bind(spec, other, options), other)
+
+            fixed = tuple(sorted((n, str(x)) for n, x in full.items() if n != "kv_len" and x is not None))
+            key = (spec.content_hash, platform.name, tuple(sorted(options.items())), fixed)
+            run.padded = _BUCKETS.shape(key, plan, plan_at)
+            if run.kv is None:
+                run.kv = prepare(problem.k, problem.v, problem.formats)
+        return run
+
+    def result(self) -> Result:
+        names = [n for n in ("output", "lse") if n in self.program.sites]
+        self.evaluate(names)
+        seen = (self.problem.high > self.problem.low) if self.problem.scores is None else None
+        if seen is None:
+            assert self.problem.scores is not None
+            position = np.arange(self.problem.kv_len)
+            visible = (position >= self.problem.low[:, None]) & (position < self.problem.high[:, None])
+            live = (~np.isneginf(self.problem.scores[0].astype(np.float64)) & visible).any(axis=-1)
+            empty = int((~live).sum())
+        else:
+            empty = int((~seen).sum()) * self.problem.heads
+        return Result(
+            output=self.outward("output"),
+            lse=self.outward("lse") if "lse" in self.program.sites else None,
+            trace=Trace(self),
+            plan=self.plan,
+            spec=self.spec.name,
+            platform=self.platform.name,
+            backend=self.backend,
+            empty_rows=empty,
+            exact_path=self.exact_path,
+        )
+
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(n for n, s in self.program.sites.items() if s.type.kind != "int")
+
+    def format_of(self, name: str) -> Format:
+        return self.program.sites[name].type.format or self.program.compute
+
+    def evaluate(self, names: Sequence[str]) -> None:
+        names = [n for n in names if n not in self.known]
+        if not names:
+            return
+        if self.backend == "oracle":
+            from verify.judge import judge
+
+            self.known |= judge(self.program, self.plan, self.problem, self.scalars, names)
+            return
+        assert self.kv is not None
+        problem = self.problem
+        rows = Rows(
+            problem.q,
+            problem.scores,
+            problem.low,
+            problem.high,
+            {n: f for n, f in problem.formats.items() if n in ("q", "scores")},
+        )
+        padded = tables(self.plan, self.padded)
+        found, exact = evaluate_sites(self.program, rows, self.kv, padded, problem.kv_len, self.scalars, names)
+        self.exact_path |= exact
+        for name, data in found.items():
+            self.known[name] = self._canonical(name, data)
+
+    def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:
+        """Engine order to ``[kv_head, row, *axes]``, cut back to the plan and typed; holes become NaN or False."""
+        kinds = self.program.sites[name].type.axes
+        levels = [a for a in self.program.level_names if a in kinds]
+        lead = len(levels)
+        token = "token" in kinds
+        if token:
+            data = np.moveaxis(data, lead + 3, lead + 1)
+            data = data.reshape(*data.shape[:lead], data.shape[lead] * data.shape[lead + 1], *data.shape[lead + 2 :])
+        inner = lead + int(token)
+        data = np.moveaxis(data, (inner, inner + 1), (0, 1))
+        sizes = dict(zip((*self.program.level_names, "token"), self.plan.tokens.shape, strict=True))
+        cut = [slice(None), slice(None), *(slice(sizes[a]) for a in (*levels, *(["token"] if token else [])))]
+        data = data[tuple(cut)]
+        is_bool = self.program.sites[name].type.kind == "bool"
+        if not is_bool:
+            data = np.ascontiguousarray(data).view(storage_dtype(self.format_of(name)))
+        hole = self._holes(levels, token)
+        if hole is not None:
+            shape = (1, 1, *hole.shape, *(1 for a in kinds if a == DIM))
+            data = np.where(hole.reshape(shape), np.array(False if is_bool else np.nan, data.dtype), data)
+        return data
+
+    def _holes(self, levels: list[str], token: bool) -> NDArray[np.bool_] | None:
+        names = self.program.level_names
+        if token:
+            hole = self.plan.tokens < 0
+        elif levels and tuple(levels) == names[: len(levels)]:
+            hole = ~self.plan.exists[levels[-1]]
+        else:
+            return None
+        return hole if hole.any() else None
+
+    def outward(self, name: str) -> NDArray[Any]:
+        self.evaluate([name])
+        return self.problem.outward(self.known[name])
+
+
+def _agree(context: Mapping[str, Any], problem: Problem) -> None:
+    """The context may say more than the arrays, never something else."""
+    for name, value in _shape(problem).items():
+        if context[name] != value and name != "element_bytes":
+            raise InputError(f"context says {name} = {context[name]}, the arrays say {value}", place="argument context", remedy=f"leave {name} out of the context")
+
+
+def _faithful() -> None:
+    from verify.preflight import ensure_faithful
+
+    ensure_faithful()
+
+
+__all__ = ["BACKENDS", "Result", "SpecError", "Trace", "bucket", "emulate"]

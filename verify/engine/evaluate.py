@@ -1,0 +1,366 @@
+"""The array walker: evaluates a typed program whole, in JAX, inside one jitted function.
+
+Sites of the token section live in *natural* order, ``[tile of 16 tokens, kv_head, row, token of the tile]``:
+scores do not depend on the partition. Everything else lives in the layout of the plan, one axis per level. Sites that do not
+depend on `prev` are evaluated whole; the states of one scope and section are one scan over their levels, inside
+which those level axes are *cut*: no value in the body has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specs.formats import Format
+from specs.infer import SCALARS
+from specs.nodes import Cast, Cmp, Last, Logic, Name, Node, Num, Op, Prev, Reduce, Select
+from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site, State
+from verify.engine.reduce import Reducer
+from verify.engine.inputs import Arrays
+from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Axes, Val
+from verify.engine.primitives import Carrier
+from verify.numerics.rounding import decode, round_fraction
+
+Array = jax.Array
+_FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+
+
+@dataclass
+class Frame:
+    """The body of a fold: the position along each cut level, the carried values, and what was computed so far."""
+
+    cut: Mapping[str, Array]
+    carried: Mapping[str, Val]
+    dynamic: frozenset[str]
+    memo: dict[str, Val] = field(default_factory=dict[str, Val])
+
+
+@dataclass
+class Fold:
+    """The states of one scope and section, and the sites that depend on them."""
+
+    states: tuple[State, ...]
+    levels: tuple[str, ...]
+    section: str
+    dynamic: frozenset[str]
+    finals: dict[str, Val] = field(default_factory=dict[str, Val])
+    stacks: dict[str, Val] = field(default_factory=dict[str, Val])
+
+
+class Evaluator:
+    """Evaluates sites of one program on one set of arrays.
+
+    Args:
+        program: a program that `check_supported` has passed.
+        carrier: the arithmetic.
+        arrays: inputs, plan tables and feeds (all traced).
+        wanted: sites that the caller will ask for.
+    """
+
+    def __init__(self, program: Program, carrier: Carrier, arrays: Arrays, wanted: frozenset[str]) -> None:
+        self.program = program
+        self.ops = carrier
+        self.arrays = arrays
+        self.axes = Axes(program.level_names, program.views, arrays.sizes)
+        self.reduce = Reducer(self)
+        self._natural: dict[str, Array] = {}
+        self._whole: dict[str, Val] = {}
+        self._folds = _folds(program)
+        self._collect = _outside_uses(program, self._folds) | wanted
+
+    # -- sites --------------------------------------------------------------------------------------------
+
+    def site(self, name: str) -> Val:
+        """The value of a site, whole."""
+        if name not in self._whole:
+            site = self.program.sites[name]
+            fold = self._fold_of(name)
+            if fold is not None:
+                self._run(fold)
+                self._whole[name] = fold.stacks[name]
+            elif name in self.arrays.feed or self._is_natural(site):
+                self._whole[name] = self.gather(self.natural_site(name))
+            else:
+                self._whole[name] = self.value(site.expr, None)
+        return self._whole[name]
+
+    def _fold_of(self, name: str) -> Fold | None:
+        return next((f for f in self._folds if name in f.dynamic), None)
+
+    def _is_natural(self, site: Site) -> bool:
+        return site.section == TOKEN and site.type.axes <= {*self.program.level_names, TOKEN}
+
+    def natural_site(self, name: str) -> Array:
+        """A site of the token section as ``[capacity / 16, kv_head, row, 16]`` (dimensions may be 1)."""
+        if name not in self._natural:
+            if name in self.arrays.feed:
+                self._natural[name] = self.arrays.feed[name]
+            else:
+                self._natural[name] = self.natural(self.program.sites[name].expr)
+        return self._natural[name]
+
+    def gather(self, natural: Array) -> Val:
+        """A value in natural order, laid out as the plan visits its tokens (padding holds other tokens' values)."""
+        tokens = self.arrays.tokens
+        axes = (*self.program.level_names, STEP, HEAD, ROW_AXIS, LANE)
+        tiles, heads, rows, _ = natural.shape
+        if self.arrays.aligned:
+            return Val(jnp.take(natural, jnp.maximum(tokens[..., 0], 0) // LANES, axis=0, mode="clip"), axes)
+        by_token = natural.transpose(0, 3, 1, 2).reshape(tiles * LANES, heads, rows)
+        picked = jnp.take(by_token, jnp.maximum(tokens, 0), axis=0, mode="clip")
+        return Val(jnp.moveaxis(picked, -3, -1), axes)
+
+    # -- natural order ------------------------------------------------------------------------------------
+
+    def natural(self, n: Node) -> Array:
+        """An expression of the token section, in natural order."""
+        ops = self.ops
+        match n:
+            case Num():
+                return self._literal(n).reshape(1, 1, 1, 1)
+            case Name(id="visible"):
+                return self.arrays.visible
+            case Name(id=name) if name in self.program.sites and self.program.sites[name].section == TOKEN:
+                return self.natural_site(name)
+            case Name(id=name):
+                return self._scalar(name).reshape(1, 1, 1, 1)
+            case Reduce():
+                return self.reduce.scores(n)
+            case Cast(format=fmt, arg=arg):
+                return ops.cast(self.natural(arg), fmt)
+            case Select(cond=c, a=a, b=b):
+                return ops.select(self.natural(c), self.natural(a), self.natural(b))
+            case Cmp(op=op, left=left, right=right):
+                return ops.compare(op, self.natural(left), self.natural(right))  # type: ignore[arg-type]
+            case Logic(op=op, args=args):
+                return _logic(op, [self.natural(a) for a in args])
+            case Op(op=op, args=args):
+                return self._apply(n, op, [self.natural(a) for a in args])
+            case _:
+                raise AssertionError(f"check_supported let {type(n).__name__} through")
+
+    # -- plan order ---------------------------------------------------------------------------------------
+
+    def value(self, n: Node, frame: Frame | None) -> Val:
+        """An expression in plan order; inside a fold when ``frame`` is given."""
+        ops = self.ops
+        match n:
+            case Num():
+                return Val(self._literal(n))
+            case Name(id="visible"):
+                return self.cut(self.gather(self.arrays.visible), frame)
+            case Name(id="q"):
+                assert self.arrays.q is not None
+                return Val(self.arrays.q, (HEAD, ROW_AXIS, DEPTH))
+            case Name(id=name) if name in self.program.sites and self.program.sites[name].section != CONSTANTS:
+                return self._named(name, frame)
+            case Name(id=name):
+                return Val(self._scalar(name))
+            case Cast(format=fmt, arg=arg):
+                inner = self.value(arg, frame)
+                return Val(ops.cast(inner.data, fmt), inner.axes)
+            case Select(cond=c, a=a, b=b):
+                axes, data = self.axes.together(*(self.value(x, frame) for x in (c, a, b)))
+                return Val(ops.select(*data), axes)
+            case Cmp(op=op, left=left, right=right):
+                axes, data = self.axes.together(self.value(left, frame), self.value(right, frame))
+                return Val(ops.compare(op, *data), axes)  # type: ignore[arg-type]
+            case Logic(op=op, args=args):
+                axes, data = self.axes.together(*(self.value(a, frame) for a in args))
+                return Val(_logic(op, data), axes)
+            case Prev(state=state):
+                assert frame is not None
+                return frame.carried[state]
+            case Last(state=state):
+                return self.cut(self._last(state), frame)
+            case Reduce():
+                return self.reduce.reduction(n, frame)
+            case Op(op=op, args=args):
+                axes, data = self.axes.together(*(self.value(a, frame) for a in args))
+                return Val(self._apply(n, op, data), axes)
+            case _:
+                raise AssertionError(f"check_supported let {type(n).__name__} through")
+
+    def _named(self, name: str, frame: Frame | None) -> Val:
+        if frame is not None and name in frame.dynamic:
+            if name not in frame.memo:
+                frame.memo[name] = self.value(self.program.sites[name].expr, frame)
+            return frame.memo[name]
+        return self.cut(self.site(name), frame)
+
+    def cut(self, val: Val, frame: Frame | None) -> Val:
+        """``val`` at the position of ``frame``: without the axes that are cut."""
+        if frame is None:
+            return val
+        data = val.data
+        for axis in reversed(val.axes):
+            if axis in frame.cut:
+                where = val.axes.index(axis)
+                data = jax.lax.dynamic_index_in_dim(data, frame.cut[axis], where, keepdims=False)
+        return Val(data, tuple(a for a in val.axes if a not in frame.cut))
+
+    def format_of(self, n: Node) -> Format:
+        """The format of the values of a float expression."""
+        return self.program.types[n].format or self.program.compute
+
+    def _literal(self, n: Num) -> Array:
+        if n.text in ("true", "false"):
+            return jnp.asarray(n.text == "true")
+        return self.ops.constant(literal(n, self.program.compute))
+
+    def _scalar(self, name: str) -> Array:
+        if name in ("inf", "nan"):
+            return self.ops.constant(float(name))
+        assert name in SCALARS or name in self.program.sites, name
+        return self.arrays.scalars[name]
+
+    def _apply(self, n: Op, op: str, data: list[Array]) -> Array:
+        ops = self.ops
+        match op:
+            case "neg":
+                return ops.neg(data[0])
+            case "abs":
+                return ops.abs(data[0])
+            case "isnan":
+                return ops.isnan(data[0])
+            case "max" | "min":
+                join = ops.maximum if op == "max" else ops.minimum
+                result = data[0]
+                for other in data[1:]:
+                    result = join(result, other)
+                return result
+            case _:
+                function = getattr(ops, _FUNCTIONS.get(op, op))
+                return function(*data, self.program.types[n].format)
+
+    # -- folds --------------------------------------------------------------------------------------------
+
+    def _last(self, state: str) -> Val:
+        fold = next(f for f in self._folds if any(s.name == state for s in f.states))
+        self._run(fold)
+        return fold.finals[state]
+
+    def _run(self, fold: Fold) -> None:
+        """Evaluate a fold once: one scan over its flattened levels."""
+        if fold.finals:
+            return
+        for name in sorted(fold.dynamic):
+            self._hoist(self.program.sites[name].expr, fold.dynamic)
+        levels = fold.levels
+        sizes = [self.axes.sizes[level] for level in levels]
+        scope = self.program.levels_to(fold.section)[: -len(levels)]
+        exists = self.arrays.exists[levels[-1]]
+        collect = sorted(self._collect & fold.dynamic)
+        start = {s.name: self._start(s, scope) for s in fold.states}
+        axes = {name: val.axes for name, val in start.items()}
+
+        def body(carry: dict[str, Array], step: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+            cut: dict[str, Array] = {}
+            rest = step
+            for level, size in zip(reversed(levels), reversed(sizes), strict=True):
+                cut[level] = rest % size
+                rest = rest // size
+            frame = Frame(cut, {name: Val(x, axes[name]) for name, x in carry.items()}, fold.dynamic)
+            live = self.cut(exists, frame)
+            new: dict[str, Array] = {}
+            for state in fold.states:
+                value = self._named(state.name, frame)
+                data = jnp.broadcast_to(self.axes.align(value, axes[state.name]), carry[state.name].shape)
+                mask = self.axes.align(live, axes[state.name])
+                new[state.name] = jnp.where(mask, data, carry[state.name])
+            stacked = {
+                name: self.axes.full(self._named(name, frame), self._inner_axes(name, levels)).data for name in collect
+            }
+            return new, stacked
+
+        steps = jnp.arange(math.prod(sizes), dtype=jnp.int32)
+        finals, stacks = self.ops.scan(body, {n: v.data for n, v in start.items()}, steps)
+        fold.finals = {name: Val(data, axes[name]) for name, data in finals.items()}
+        for name, data in stacks.items():
+            inner = self._inner_axes(name, levels)
+            own = self.axes.union(inner, levels)
+            data = data.reshape(*sizes, *data.shape[1:])
+            source = {a: i for i, a in enumerate((*levels, *inner))}
+            fold.stacks[name] = Val(jnp.transpose(data, [source[a] for a in own]), own)
+
+    def _inner_axes(self, name: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes of a site inside the fold over ``levels``."""
+        kinds = self.program.sites[name].type.axes - frozenset(levels)
+        return self.axes.union(self.axes.physical(kinds), (HEAD, ROW_AXIS))
+
+    def _start(self, state: State, scope: tuple[str, ...]) -> Val:
+        extras = self.program.sites[state.name].type.axes - frozenset((*self.program.level_names, TOKEN))
+        axes = self.axes.union(scope, self.axes.physical(extras), (HEAD, ROW_AXIS))
+        return self.axes.full(self.value(state.start, None), axes)
+
+    def _hoist(self, n: Node, dynamic: frozenset[str]) -> None:
+        """Evaluate, outside the loop, every whole site and final state that the body will refer to."""
+        for node in n.walk():
+            if isinstance(node, Name) and node.id in self.program.sites and node.id not in dynamic:
+                if self.program.sites[node.id].section != CONSTANTS:
+                    self.site(node.id)
+            elif isinstance(node, Last):
+                self._last(node.state)
+
+
+def literal(n: Num, compute: Format) -> float:
+    """The value of a literal: its decimal text rounded once to the compute format, or the value of its bits."""
+    if n.bits is not None:
+        word = {64: np.uint64, 32: np.uint32, 16: np.uint16, 8: np.uint8}[compute.bits]
+        return float(decode(np.array([n.bits]).astype(word), compute)[0])
+    if n.text in ("inf", "nan"):
+        return float(n.text)
+    return round_fraction(Fraction(n.text), compute)
+
+
+def _logic(op: str, data: list[Array]) -> Array:
+    if op == "not":
+        return jnp.logical_not(data[0])
+    join = jnp.logical_and if op == "and" else jnp.logical_or
+    result = data[0]
+    for other in data[1:]:
+        result = join(result, other)
+    return result
+
+
+def _folds(program: Program) -> list[Fold]:
+    groups: dict[tuple[str, str], list[State]] = {}
+    for state in program.states.values():
+        groups.setdefault((state.scope, state.section), []).append(state)
+    folds: list[Fold] = []
+    for (_, section), states in groups.items():
+        names = {s.name for s in states}
+        dynamic = set(names)
+        grown = True
+        while grown:
+            grown = False
+            for name, site in program.sites.items():
+                if name in dynamic:
+                    continue
+                for node in site.expr.walk():
+                    reads = isinstance(node, Prev) and node.state in names
+                    if reads or (isinstance(node, Name) and node.id in dynamic):
+                        dynamic.add(name)
+                        grown = True
+                        break
+        folds.append(Fold(tuple(states), states[0].levels, section, frozenset(dynamic)))
+    return folds
+
+
+def _outside_uses(program: Program, folds: list[Fold]) -> frozenset[str]:
+    """Sites inside a fold that lines outside it read by name."""
+    used: set[str] = set()
+    for fold in folds:
+        for name, site in program.sites.items():
+            if name not in fold.dynamic:
+                used |= {n.id for n in site.expr.walk() if isinstance(n, Name)} & fold.dynamic
+    return frozenset(used)
+
+
+__all__ = ["Evaluator", "Fold", "Frame", "literal"]

@@ -1,0 +1,230 @@
+"""Reductions of the array walker. A sum that the spec brackets in sequence is a loop over its leaves, in order."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from specs.formats import BASES, Format
+from specs.nodes import Name, Node, Op, Reduce
+from specs.program import DEPTH, DIM, TOKEN
+from verify.engine import contract
+from verify.engine.primitives import F32, exact_product
+from verify.engine.ranges import exponent_range, products_at_risk, sum_at_risk
+from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
+
+if TYPE_CHECKING:
+    from verify.engine.evaluate import Evaluator, Frame
+
+Array = jax.Array
+_UNROLL = 8
+_WORDS = {"uint16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+def factors(n: Reduce) -> tuple[Node, Node] | None:
+    """The two factors of a sum of products: of ``sum(a * b, ...)`` or ``dot(a, b, ...)``."""
+    if n.kind == "dot":
+        return n.args[0], n.args[1]
+    arg = n.args[0]
+    if isinstance(arg, Op) and arg.op == "*" and arg.format is None:
+        return arg.args[0], arg.args[1]
+    return None
+
+
+class Reducer:
+    """Evaluates the `Reduce` nodes of one `Evaluator`."""
+
+    def __init__(self, walker: Evaluator) -> None:
+        self.walker = walker
+        self.ops = walker.ops
+        self.axes = walker.axes
+        self.arrays = walker.arrays
+
+    def _decode(self, stored: Array) -> Array:
+        """Prepared storage (bf16 bits, f32 or f64) in the carrier, subnormals included."""
+        fmt = BASES[_WORDS[stored.dtype.name]]
+        if stored.dtype != jnp.uint16:
+            stored = jax.lax.bitcast_convert_type(stored, jnp.dtype(f"uint{fmt.bits}"))
+        return self.ops.decode(stored, fmt, check=False)
+
+    # -- dot products of q and k --------------------------------------------------------------------------
+
+    def scores(self, n: Reduce) -> Array:
+        """The sum over head_dim of products with K, in natural order: ``[tile, kv_head, row, 16]``."""
+        walker, ops, arrays = self.walker, self.ops, self.arrays
+        pair = factors(n)
+        assert pair is not None and arrays.k is not None
+        query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
+        q = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
+        q_format, k_format = walker.format_of(query), arrays.formats["k"]
+        exact = exact_product(q_format, k_format, ops.fmt)
+        fused = n.tree is not None and "fma" in n.tree.flags
+        if isinstance(ops, F32):
+            ops.note(products_at_risk(exponent_range(q), q_format, arrays.ranges["k"], k_format))
+            if not fused or exact:
+                zero = None if exact else arrays.zero
+                return contract.ordered_scores(q, arrays.k, arrays.kv_len, exact=exact, zero=zero)
+        blocks, _, tiles, heads, _, _ = arrays.k.shape
+        start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), ops.dtype)
+
+        def body(d: Array, total: Array) -> Array:
+            words = jax.lax.dynamic_slice(
+                arrays.k, (0, d // LANES, 0, 0, d % LANES, 0), (blocks, 1, tiles, heads, 1, LANES)
+            )
+            k = self._decode(words.reshape(blocks * tiles, heads, 1, LANES))
+            a = jax.lax.dynamic_index_in_dim(q, d, 2)
+            if fused:
+                return ops.fma(a, k, total, check=False)
+            return ops.add(total, ops.mul(a, k, exact=exact, check=False), check=False)
+
+        return ops.fori_loop(0, q.shape[2], body, start)
+
+    # -- everything else ----------------------------------------------------------------------------------
+
+    def reduction(self, n: Reduce, frame: Frame | None) -> Val:
+        """The value of a reduction in plan order."""
+        walker = self.walker
+        assert n.over is not None
+        if DEPTH in n.over:
+            return walker.cut(walker.gather(self.scores(n)), frame)
+        over = self.axes.physical(a for a in n.over if frame is None or a not in frame.cut)
+        live = self._live(n.over, frame)
+        if n.kind == "max":
+            return self._max(n, over, live, frame)
+        pair = factors(n)
+        if pair is None:
+            return self._sum(n, over, live, frame)
+        for weight, other in (pair, pair[::-1]):
+            if isinstance(other, Name) and other.id == "v":
+                return self._values(n, weight, over, live, frame)
+        return self._products(n, pair, over, live, frame)
+
+    def _live(self, over: tuple[str, ...], frame: Frame | None) -> Val:
+        """Which leaves exist: tokens that are owned, pieces that are visited."""
+        if TOKEN in over:
+            return self.walker.cut(self.arrays.live, frame)
+        deepest = [level for level in self.walker.program.level_names if level in over][-1]
+        return self.walker.cut(self.arrays.exists[deepest], frame)
+
+    def _max(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        axes, (data, mask) = self.axes.together(self.walker.value(n.args[0], frame), live)
+        data = jnp.where(mask, data, -jnp.inf)
+        where = tuple(i for i, a in enumerate(axes) if a in over)
+        return Val(self.ops.max_over(data, axis=where), tuple(a for a in axes if a not in over))
+
+    def _start(self, n: Reduce, frame: Frame | None, leaves: tuple[str, ...]) -> Val:
+        """The accumulator before the first leaf, at the full size of the result's axes."""
+        start = Val(jnp.zeros((), self.ops.dtype)) if n.start is None else self.walker.value(n.start, frame)
+        return self.axes.full(start, self.axes.union(leaves, start.axes))
+
+    def _plain(self, n: Reduce, frame: Frame | None) -> bool:
+        """Whether the contraction kernels sum as ``n`` says: from +0, in f32, on a whole plan."""
+        return frame is None and isinstance(self.ops, F32) and n.start is None and n.format is None
+
+    def _groups(self, val: Val, over: tuple[str, ...]) -> tuple[Array, tuple[str, ...], contract.Steps] | None:
+        """``val`` as ``[group, step, kv_head, row, 16]`` where the tables of the plan fit, and the group axes."""
+        levels = self.walker.program.level_names
+        outer = tuple(a for a in levels if a not in over)
+        if not self.arrays.consecutive or STEP not in over or levels[: len(outer)] != outer:
+            return None
+        groups = math.prod(self.axes.shape(outer))
+        data = self.axes.full(val, (*levels, STEP, HEAD, ROW_AXIS, LANE)).data
+        data = data.reshape(groups, -1, *data.shape[-3:])
+        tokens = self.arrays.tokens.reshape(groups, -1, LANES)
+        length = jnp.sum(tokens >= 0, axis=-1, dtype=jnp.int32)
+        count = jnp.max(jnp.where(length > 0, jnp.arange(1, length.shape[1] + 1, dtype=jnp.int32), 0), axis=1)
+        visited = jnp.max(jnp.where(count > 0, jnp.arange(1, groups + 1, dtype=jnp.int32), 0))
+        start = jnp.maximum(tokens[..., 0], 0)
+        return data, outer, contract.Steps(start, length, count, visited, self.arrays.aligned)
+
+    def _sum(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        walker, ops = self.walker, self.ops
+        axes, (data, mask) = self.axes.together(walker.value(n.args[0], frame), live)
+        if isinstance(ops, F32):
+            ops.note(sum_at_risk(exponent_range(jnp.where(mask, data, 0.0)), walker.format_of(n.args[0])))
+        if self._plain(n, frame) and DIM not in axes:
+            grouped = self._groups(Val(jnp.where(mask, data, 0.0), axes), over)
+            if grouped is not None:
+                weights, outer, steps = grouped
+                sums = contract.ordered_sums(weights, steps)
+                return Val(sums.reshape(*self.axes.shape(outer), *sums.shape[1:]), (*outer, HEAD, ROW_AXIS))
+        leaves = self.axes.front(Val(jnp.where(mask, data, -0.0), axes), over)
+        start = self._start(n, frame, leaves.axes)
+
+        def body(total: Array, leaf: Array) -> tuple[Array, None]:
+            return ops.add(total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=False), None
+
+        return Val(ops.scan(body, start.data, leaves.data, unroll=_UNROLL)[0], start.axes)
+
+    def _products(self, n: Reduce, pair: tuple[Node, Node], over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        walker = self.walker
+        vals = [walker.value(x, frame) for x in pair]
+        formats = (walker.format_of(pair[0]), walker.format_of(pair[1]))
+        if isinstance(self.ops, F32):
+            masked = [self._masked(v, live) for v in vals]
+            low, high = (exponent_range(m.data) for m in masked)
+            self.ops.note(products_at_risk(low, formats[0], high, formats[1]))
+        a, b, mask = (self.axes.front(v, over) for v in (*vals, live))
+        start = self._start(n, frame, self.axes.union(a.axes, b.axes, mask.axes))
+
+        def leaf(xs: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            x, y, alive = (
+                self.axes.align(Val(d, v.axes), start.axes) for d, v in zip(xs, (a, b, mask), strict=True)
+            )
+            return x, y, alive
+
+        return self._fold(n, start, (a.data, b.data, mask.data), leaf, formats)
+
+    def _masked(self, val: Val, live: Val) -> Val:
+        axes, (data, mask) = self.axes.together(val, live)
+        return Val(jnp.where(mask, data, 0.0), axes)
+
+    def _fold(self, n: Reduce, start: Val, leaves: object, leaf: object, formats: tuple[Format, Format]) -> Val:
+        """Fold products from ``start``: ``leaf`` makes the two factors and the mask out of one slice of ``leaves``."""
+        ops = self.ops
+        fused = n.tree is not None and "fma" in n.tree.flags
+        exact = exact_product(*formats, ops.fmt)
+
+        def body(total: Array, xs: object) -> tuple[Array, None]:
+            a, b, alive = leaf(xs)  # type: ignore[operator]
+            if fused:
+                return jnp.where(alive, ops.fma(a, b, total, n.format, check=False), total), None
+            product = jnp.where(alive, ops.mul(a, b, check=False, exact=exact), -0.0)
+            return ops.add(total, product, n.format, check=False), None
+
+        return Val(ops.scan(body, start.data, leaves, unroll=4)[0], start.axes)
+
+    # -- sums of weighted values --------------------------------------------------------------------------
+
+    def _values(self, n: Reduce, weight: Node, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        """``sum(w * v, seq())``: V is never laid out anew, its rows are taken as the loop visits them."""
+        walker, ops, arrays = self.walker, self.ops, self.arrays
+        formats = (walker.format_of(weight), arrays.formats["v"])
+        w = self._masked(walker.value(weight, frame), live)
+        fused = n.tree is not None and "fma" in n.tree.flags
+        exact = exact_product(*formats, ops.fmt)
+        if isinstance(ops, F32):
+            ops.note(products_at_risk(exponent_range(w.data), formats[0], arrays.ranges["v"], formats[1]))
+            grouped = self._groups(w, over) if self._plain(n, frame) and (exact or not fused) else None
+            if grouped is not None:
+                data, outer, steps = grouped
+                zero = None if exact else arrays.zero
+                sums = contract.ordered_values(data, arrays.v, steps, exact=exact, zero=zero)
+                joined = contract.join_values(sums, self.axes.sizes[DIM])
+                return Val(joined.reshape(*self.axes.shape(outer), *joined.shape[1:]), (*outer, HEAD, ROW_AXIS, DIM))
+        tokens = walker.cut(Val(arrays.tokens, (*walker.program.level_names, STEP, LANE)), frame)
+        leaves, mask, where = (self.axes.front(v, over) for v in (w, live, tokens))
+        start = self._start(n, frame, self.axes.union(leaves.axes, mask.axes, where.axes, (HEAD, DIM)))
+        dim = self.axes.sizes[DIM]
+
+        def leaf(xs: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            picked = jnp.take(arrays.v, jnp.maximum(xs[2], 0), axis=0, mode="clip")
+            picked = picked.reshape(*picked.shape[:-2], -1)[..., :dim]
+            v = Val(self._decode(picked), (*where.axes, HEAD, DIM))
+            a = self.axes.align(Val(xs[0], leaves.axes), start.axes)
+            return a, self.axes.align(v, start.axes), self.axes.align(Val(xs[1], mask.axes), start.axes)
+
+        return self._fold(n, start, (leaves.data, mask.data, where.data), leaf, formats)

@@ -1,0 +1,201 @@
+"""Run a bound program on prepared inputs: choose the carrier, call the compiled function, fall back when at risk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.errors import UnsupportedError
+from specs.formats import BASES, Format
+from specs.infer import SCALARS
+from specs.program import CONSTANTS, Program
+from verify.engine.compile import Recipe, compiled, structure
+from verify.engine.layout import KV, Tables
+from verify.engine.primitives import ZERO, x64
+from verify.numerics.rounding import decode, encode, round_array
+
+MAX_SCORES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The query rows of one call: ``q [kv_head, row, depth]`` or ``scores [kv_head, row, token]``, and what each sees."""
+
+    q: NDArray[Any] | None
+    scores: NDArray[Any] | None
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    formats: Mapping[str, Format]
+
+
+def evaluate_sites(
+    program: Program,
+    rows: Rows,
+    kv: KV,
+    plan_tables: Tables,
+    kv_len: int,
+    scalars: Mapping[str, float],
+    wanted: Sequence[str],
+) -> tuple[dict[str, NDArray[Any]], bool]:
+    """The wanted sites of ``program``.
+
+    Args:
+        program: a program that `check_supported` passes.
+        rows: query rows.
+        kv: prepared K and V.
+        plan_tables: the partition, padded.
+        kv_len: tokens of the sequence.
+        scalars: values of the scalars and constants of the spec.
+        wanted: names of sites.
+
+    Returns:
+        by site, stored words of its format (conditions as bool), axes in the engine's physical order; and whether
+        the exact path was taken because a subnormal number was possible.
+    """
+    capacity = kv.v.shape[0] - 16
+    per_row = capacity * rows.low.size // max(1, len(rows.low)) * _heads(rows)
+    chunk = max(1, MAX_SCORES // max(1, per_row))
+    count = len(rows.low)
+    if count <= chunk:
+        return _call(program, rows, kv, plan_tables, kv_len, scalars, wanted)
+    parts: list[dict[str, NDArray[Any]]] = []
+    exact = False
+    for start in range(0, count, chunk):
+        part, slow = _call(program, _slice(rows, start, chunk), kv, plan_tables, kv_len, scalars, wanted)
+        live = min(chunk, count - start)
+        parts.append({n: _take_rows(program, n, x, live) for n, x in part.items()})
+        exact |= slow
+    return {n: np.concatenate([p[n] for p in parts], axis=row_axis(program, n)) for n in wanted}, exact
+
+
+def _heads(rows: Rows) -> int:
+    array = rows.q if rows.q is not None else rows.scores
+    assert array is not None
+    return int(array.shape[0])
+
+
+def _slice(rows: Rows, start: int, count: int) -> Rows:
+    """``count`` rows from ``start``; rows past the end repeat the last one, so that shapes stay the same."""
+    pick = np.minimum(np.arange(start, start + count), len(rows.low) - 1)
+    return Rows(
+        None if rows.q is None else rows.q[:, pick],
+        None if rows.scores is None else rows.scores[:, pick],
+        rows.low[pick],
+        rows.high[pick],
+        rows.formats,
+    )
+
+
+def row_axis(program: Program, site: str) -> int:
+    """Where the row axis stands in the result of a site: after the levels and steps it has, and the KV head."""
+    kinds = program.sites[site].type.axes
+    return sum(level in kinds for level in program.level_names) + ("token" in kinds) + 1
+
+
+def _take_rows(program: Program, site: str, data: NDArray[Any], count: int) -> NDArray[Any]:
+    return np.take(data, np.arange(count), axis=row_axis(program, site))
+
+
+def _call(
+    program: Program,
+    rows: Rows,
+    kv: KV,
+    plan_tables: Tables,
+    kv_len: int,
+    scalars: Mapping[str, float],
+    wanted: Sequence[str],
+) -> tuple[dict[str, NDArray[Any]], bool]:
+    compute = program.compute
+    used = _used_scalars(program)
+    formats: dict[str, Format] = {**kv.formats, **rows.formats}
+    words: dict[str, NDArray[Any]] = {}
+    for name in used:
+        own = _scalar_format(program, name)
+        formats[name] = own
+        words[name] = encode(round_array(np.float64([scalars[name]]), own), own)[0]
+    dynamic: dict[str, Any] = {
+        "v": kv.v,
+        "tokens": plan_tables.tokens,
+        "exists": dict(plan_tables.exists),
+        "low": rows.low,
+        "high": rows.high,
+        "kv_len": np.int32(kv_len),
+        "scalars": words,
+        "ranges": dict(kv.ranges),
+    }
+    if rows.q is not None:
+        dynamic |= {"q": _words(rows.q, formats["q"]), "k": kv.k}
+    else:
+        site = program.score_site()
+        if not site:
+            raise UnsupportedError(
+                f"{program.spec} has no site called score", place="argument scores", remedy="give q, k and v instead"
+            )
+        assert rows.scores is not None
+        formats[site] = formats.pop("scores")
+        dynamic["feed"] = {site: _tiles(_words(rows.scores, formats[site]), kv.v.shape[0] // 16 - 1)}
+    carriers = ("f64",) if compute.base == "f64" else ("f32", "f32_exact")
+    outputs = tuple((n, program.sites[n].type.format or compute) for n in wanted if program.sites[n].type.kind == "float")
+    key = structure(program)
+    for carrier in carriers:
+        recipe = Recipe(
+            key=key,
+            program=program,
+            carrier=carrier,
+            wanted=tuple(wanted),
+            heads=_heads(rows),
+            rows=len(rows.low),
+            formats=tuple(sorted(formats.items())),
+            dim=kv.dim,
+            aligned=plan_tables.aligned,
+            consecutive=plan_tables.consecutive,
+            outputs=outputs,
+        )
+        with x64(), jax.default_device(jax.devices("cpu")[0]):
+            results, risk = compiled(recipe)(ZERO, dynamic)
+            if not bool(risk):
+                return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
+    raise UnsupportedError(
+        f"{program.spec} meets a subnormal f64", place="inputs", remedy="scale the inputs away from 1e-308"
+    )
+
+
+def _used_scalars(program: Program) -> tuple[str, ...]:
+    from specs.nodes import Name
+
+    names: set[str] = set()
+    for site in program.sites.values():
+        if site.section != CONSTANTS:
+            names |= {n.id for n in site.expr.walk() if isinstance(n, Name)}
+    constants = {s.name for s in program.sites.values() if s.section == CONSTANTS}
+    return tuple(sorted(names & (constants | set(SCALARS))))
+
+
+def _scalar_format(program: Program, name: str) -> Format:
+    own = program.sites[name].type.format if name in program.sites else None
+    return own if own is not None and program.compute.holds(own) else program.compute
+
+
+def _words(array: NDArray[Any], fmt: Format) -> NDArray[Any]:
+    return np.ascontiguousarray(array).view(f"u{fmt.bits // 8}")
+
+
+def _tiles(words: NDArray[Any], tiles: int) -> NDArray[Any]:
+    """``[kv_head, row, token]`` as ``[tile, kv_head, row, 16]``, zeros past the end."""
+    heads, rows, count = words.shape
+    out = np.zeros((heads, rows, tiles * 16), words.dtype)
+    out[..., :count] = words
+    return np.ascontiguousarray(np.moveaxis(out.reshape(heads, rows, tiles, 16), 2, 0))
+
+
+def values_of(words: NDArray[Any], fmt: Format) -> NDArray[np.float64]:
+    """Stored words as float64 values."""
+    return decode(words, fmt)
+
+
+__all__ = ["BASES", "Rows", "evaluate_sites", "row_axis", "values_of"]
