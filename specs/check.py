@@ -122,7 +122,7 @@ class _Checker:
                     )
                 elif name in CONTEXT or name in GIVEN:
                     yield SpecError(
-                        f"'{name}' is given to every spec: {CONTEXT[name].doc if name in CONTEXT else 'an input'}",
+                        f"'{name}' is given to every spec",
                         place=self.at(section, name),
                         remedy="choose another name",
                     )
@@ -139,7 +139,7 @@ class _Checker:
                     yield SpecError(
                         f"state '{name}' is never updated",
                         place=self.at(f"state.{scope}", name),
-                        remedy=f"add a site '{name}' to the section of a level inside {scope}, or remove the state",
+                        remedy=f"add a site '{name}' to a level inside {scope}, or remove the state",
                     )
 
     def lines(self, lines: Lines, prefix: str) -> Iterator[SpecError]:

@@ -1,6 +1,6 @@
 """``ulpscope spec``: list, show, check, new, schema, diff.
 
-Text for people or, with ``--format json``, JSON alone on standard output; everything else goes to standard error.
+Text for people or, with ``--format json``, JSON alone on standard output; all else goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 
-class OutputFormat(str, Enum):
+class OutputFormat(StrEnum):
     """How a command answers."""
 
     text = "text"
@@ -108,7 +108,7 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
             [
                 (
                     p.name,
-                    f"{p.sm_count:3} SMs, {p.compute_capability // 10}.{p.compute_capability % 10}, {p.title}",
+                    f"{p.sm_count:3} SMs, {p.capability}, {p.title}",
                 )
                 for p in platforms
             ],
@@ -169,14 +169,15 @@ def check(
             typer.echo(f"error: {result['message']}", err=True)
         elif output is OutputFormat.text:
             typer.echo(
-                f"ok: {result['name']}, {result['sites']} sites, {result['levels']} levels, sha256 {result['hash'][:12]}"
+                f"ok: {result['name']}, {result['sites']} sites, {result['levels']} levels, "
+                f"sha256 {result['hash'][:12]}"
             )
     if failed:
         raise typer.Exit(2)
 
 
 def _check_one(spec: str) -> dict[str, Any]:
-    """Load ``spec`` and type it for Hopper, B200 and SM120, with a group of four heads and some thousand tokens."""
+    """Load ``spec`` and type it for Hopper, B200 and SM120, with four heads a group and 4,097 tokens."""
     from specs.bind import bind
     from specs.context import make_context
     from specs.loader import load_spec

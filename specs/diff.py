@@ -1,7 +1,7 @@
 """Two specs side by side, line by line: the explanation of why their results differ.
 
-Lines are matched by the role of their section and by their name: token with token, row with row, and levels in
-the order of nesting, so paired that as many sites as possible meet. The names of levels play no part.
+Lines are matched by the role of their section and by their name: token with token, row with row, and levels
+in the order of nesting, so paired that as many sites as possible meet. The names of levels play no part.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class DiffLine:
     """One line of the difference.
 
     Attributes:
-        role: where the line belongs, in words that both specs share: ``token``, ``level 1`` (the innermost pair
-            of levels), ``row``, ``numbers``, ``let``, ...
+        role: where the line belongs, in words that both specs share: ``token``, ``level 1`` (the innermost
+            pair of levels), ``row``, ``numbers``, ``let``, ...
         site: the name of the line.
         change: ``same`` means the same expression, whatever the spaces.
         a: its text in the first spec, or None.
@@ -79,7 +79,7 @@ class SpecDiff:
         }
 
     def to_text(self, *, unchanged: bool = False) -> str:
-        """The difference as plain text: ``-`` lines of a, ``+`` lines of b, with ``unchanged`` the common ones too."""
+        """The difference as text: ``-`` lines of a, ``+`` lines of b; ``unchanged`` adds the common ones."""
         out = [f"- {self.a}", f"+ {self.b}"]
         width = max((len(line.site) for line in self.lines), default=0)
         shown = [line for line in self.lines if unchanged or line.change != "same"]
@@ -98,8 +98,8 @@ class SpecDiff:
                 ]
         counts = self.counts()
         out.append(
-            f"{counts['changed']} changed, {counts['only_a']} only in {self.a}, {counts['only_b']} only in {self.b}, "
-            f"{counts['same']} the same"
+            f"{counts['changed']} changed, {counts['only_a']} only in {self.a}, "
+            f"{counts['only_b']} only in {self.b}, {counts['same']} the same"
         )
         return "\n".join(out)
 
@@ -140,7 +140,7 @@ def _tables(
     sb: Tables,
     prefix: str,
 ) -> Iterator[DiffLine]:
-    """The lines of all tables. ``sa`` and ``sb`` are the sections of the whole specs, which decide the pairing."""
+    """The lines of all tables. ``sa`` and ``sb``, the sections of the whole specs, decide the pairing."""
     yield from _pairs(f"{prefix}let", la.let, lb.let)
     yield from _pairs(f"{prefix}constants", la.constants, lb.constants)
     pairs = _match(_nesting(levels_a), _nesting(levels_b), sa, sb)
@@ -176,7 +176,7 @@ def _rule(lines: Lines, level: str | None) -> dict[str, str]:
 
 
 def _match(a: list[str], b: list[str], sa: Tables, sb: Tables) -> list[tuple[str | None, str | None]]:
-    """Levels paired in order so that most sites meet; pairing at all counts less, and inner levels come first."""
+    """Levels paired in order so that most sites meet; pairing at all counts less."""
 
     @cache
     def best(i: int, j: int) -> tuple[int, tuple[tuple[str | None, str | None], ...]]:
@@ -201,7 +201,7 @@ def _pairs(
     section_a: str | None = None,
     section_b: str | None = None,
 ) -> Iterator[DiffLine]:
-    """Lines of one table: in the order of ``a``, with those only in ``b`` after the line that they follow there."""
+    """Lines of one table: in the order of ``a``; those only in ``b`` stand where they do there."""
     order = list(a)
     at = 0
     for name in b:

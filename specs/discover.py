@@ -1,8 +1,9 @@
 """Which file a name means.
 
-A name that contains ``/`` or ends with ``.toml`` is a path. Any other name is looked for in ``./specs.d/``, then
-in the library of this package, then in the folders that installed packages announce under the entry-point group
-``ulpscope.specs``. Nothing is imported and nothing in a file is run: an entry point is only resolved to a folder.
+A name that contains ``/`` or ends with ``.toml`` is a path. Any other name is looked for in ``./specs.d/``,
+then in the library of this package, then in the folders that installed packages announce under the
+entry-point group ``ulpscope.specs``. Nothing is imported and nothing in a file is run: an entry point is only
+resolved to a folder.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def _folder(folder: Path, kind: str) -> Iterator[Found]:
 def _folders_of(value: str) -> list[Path]:
     """The folders of the package that an entry point names, found without importing it.
 
-    Only the first part is resolved by the import system, which runs no code for a top-level name; the rest are
-    subfolders.
+    Only the first part is resolved by the import system, which runs no code for a top-level name; the
+    rest are subfolders.
     """
     top, *rest = value.partition(":")[0].strip().split(".")
     try:

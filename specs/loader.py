@@ -71,8 +71,8 @@ class Spec:
         """Where a line stands: the character ``at`` of its text, or its key where the value is not a string.
 
         Args:
-            section: ``token``, ``row``, a level, ``let``, ``constants``, ``levels``, ``options``, ``numbers``,
-                ``state.SCOPE`` or ``variant.N.SECTION``; ``variant.N`` with name ``when``.
+            section: ``token``, ``row``, a level, ``let``, ``constants``, ``levels``, ``options``,
+                ``numbers``, ``state.SCOPE`` or ``variant.N.SECTION``; ``variant.N`` with name ``when``.
             name: the site or key.
             at: offset into the text of the line (`Node.at`).
 
@@ -128,7 +128,7 @@ class Spec:
         return {}
 
     def with_variant(self, number: int) -> Spec:
-        """This spec with the lines of variant ``number`` laid over it; the list of variants stays as it is.
+        """Lay the lines of variant ``number`` over this spec; the list of variants stays as it is.
 
         Raises:
             SpecError: the result is contradictory, such as one site in two sections.

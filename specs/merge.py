@@ -1,7 +1,8 @@
 """Lines laid over lines: how a variant changes a spec, and a child the spec that it extends.
 
-Both work alike: what ``drop`` names disappears, then every line replaces the line of the same name in the same
-table, where it keeps its position, or is added at the end. A spec also remembers where each of its lines stands.
+Both work alike: what ``drop`` names disappears, then every line replaces the line of the same name in the
+same table, where it keeps its position, or is added at the end. A spec also remembers where each of its lines
+stands.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from specs.scan import Path
 from specs.schema import Lines, SpecFile
 
 Key = tuple[str, str]
-"""A line of a spec: its section (``token``, ``row``, a level, ``let``, ``levels``, ``state.row``, ...) and its name."""
+"""A line of a spec: its section (``token``, ``row``, a level, ``let``, ``state.row``, ...) and its name."""
 Places = dict[Key, tuple[Document, Path]]
 TABLES = ("let", "constants", "levels")
 
@@ -22,7 +23,7 @@ _V = TypeVar("_V")
 
 
 def index(file: SpecFile, document: Document) -> Places:
-    """Where each line of ``file``, as read from ``document``, stands. Variant 2's lines are in ``variant.2.row``."""
+    """Where each line of ``file``, read from ``document``, stands; a variant's are in ``variant.2.row``."""
     places: Places = {}
 
     def add(section: str, names: Any, path: Path) -> None:
@@ -50,7 +51,7 @@ def index(file: SpecFile, document: Document) -> Places:
 def apply_variant(
     file: SpecFile, places: Mapping[Key, tuple[Document, Path]], number: int
 ) -> tuple[SpecFile, Places]:
-    """The file with the lines of variant ``number`` laid over it, and its places. The list of variants stays."""
+    """The file with the lines of variant ``number`` laid over it, and its places. All variants stay."""
     prefix = f"variant.{number}."
     moved = {(s.removeprefix(prefix), n): at for (s, n), at in places.items() if s.startswith(prefix)}
     return file.model_copy(update=_over(file, file.variants[number])), {**places, **moved}
@@ -61,7 +62,7 @@ def extend(
 ) -> tuple[SpecFile, Places]:
     """``child`` laid over ``base``, which it extends.
 
-    Name, status and summary are the child's; sources of both are kept; the child's variants come after the base's.
+    Name, status and summary are the child's; sources of both are kept; the child's variants come last.
     """
     update = _over(base, child)
     update |= {

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from specs.platforms import NamedFile, load_file
-from specs.schema import Refusal
+from specs.schema import RefusalError
 
 Heads = Annotated[int, Field(ge=1, le=1 << 16)]
 
@@ -24,7 +24,7 @@ class ModelShape(NamedFile):
     @model_validator(mode="after")
     def _grouped(self) -> ModelShape:
         if self.q_heads % self.kv_heads:
-            raise Refusal(
+            raise RefusalError(
                 f"q_heads = {self.q_heads} is not a multiple of kv_heads = {self.kv_heads}",
                 "every KV head serves the same number of query heads",
             )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from specs.discover import resolve
 from specs.document import read_document, validate
 from specs.errors import SpecError, UnsupportedError, did_you_mean
-from specs.schema import Frozen, Line, Refusal, SpecName
+from specs.schema import Frozen, Line, RefusalError, SpecName
 
 REQUESTED = Path(__file__).parent / "requested.toml"
 Positive = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -49,7 +49,9 @@ class DotProduct(Frozen):
 
 def _capability(value: int) -> int:
     if not 50 <= value < 200:
-        raise Refusal(f"{value} is no compute capability", "major * 10 + minor: 90 for 9.0, 120 for 12.0")
+        raise RefusalError(
+            f"{value} is no compute capability", "major * 10 + minor: 90 for 9.0, 120 for 12.0"
+        )
     return value
 
 
@@ -62,7 +64,7 @@ class Platform(NamedFile):
         memory_bandwidth_gb_s: the vendor's figure, in 10**9 bytes per second.
         memory_gb: the vendor's capacity, in 10**9 bytes.
         dot_product: the arithmetic of `mma` trees.
-        special_functions: the model of ``mufu.*``: ``mufu``, the interpolation tables of the special-function unit.
+        special_functions: the model of ``mufu.*``; ``mufu``: tables of the special-function unit.
 
     """
 
@@ -73,13 +75,18 @@ class Platform(NamedFile):
     dot_product: DotProduct
     special_functions: Literal["mufu"] = "mufu"
 
+    @property
+    def capability(self) -> str:
+        """The compute capability as NVIDIA writes it: ``9.0``."""
+        return f"{self.compute_capability // 10}.{self.compute_capability % 10}"
+
 
 class Requested(Frozen):
     """What runs where a user asks for one name: a spec by compute capability, or one spec everywhere."""
 
     title: Line
     any: SpecName | None = None
-    by_capability: dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}$")], SpecName] = {}
+    by_capability: dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}$")], SpecName] = Field({})
     note: Line = ""
 
 
@@ -140,12 +147,8 @@ def resolve_requested(name: str, platform: Platform) -> str:
     if spec is None:
         major = ", ".join(f"{int(c) // 10}.{int(c) % 10}" for c in asked.by_capability)
         raise UnsupportedError(
-            f"{asked.title} on {platform.name} (compute capability {_dotted(platform)}) has no spec",
+            f"{asked.title} on {platform.name} (compute capability {platform.capability}) has no spec",
             place=f"requested backend '{name}'",
             remedy=f"it is described for compute capability {major}; {asked.note}".rstrip("; "),
         )
     return spec
-
-
-def _dotted(platform: Platform) -> str:
-    return f"{platform.compute_capability // 10}.{platform.compute_capability % 10}"

@@ -1,9 +1,9 @@
 """Where things stand in a TOML text: the offset of every key and of every character of every string.
 
 `tomllib` gives values and forgets positions. This scanner reads the same text again and keeps nothing but
-positions, so that an error about the meaning of a line names the line, and an error inside a formula names the
-column. It expects a text that `tomllib` has accepted, and knows the whole of TOML 1.0: dotted and quoted keys,
-inline tables, arrays of tables, four kinds of strings. Numbers, dates and booleans are skipped, not read.
+positions, so that an error about the meaning of a line names the line, and an error inside a formula names
+the column. It expects a text that `tomllib` has accepted, and knows the whole of TOML 1.0: dotted and quoted
+keys, inline tables, arrays of tables, four kinds of strings. Numbers, dates and booleans are skipped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\
 class Scan:
     """Positions in one text.
 
-    ``keys`` has the offset of the last part of each key, of each header and of each array element; ``strings``
-    the offset in the source of each character of a string value, and after them that of its closing quote;
-    ``decoded`` the values themselves, for the test that compares them with `tomllib`.
+    ``keys`` has the offset of the last part of each key, of each header and of each array element;
+    ``strings`` the offset in the source of each character of a string value, and after them that of its
+    closing quote; ``decoded`` the values themselves, for the test that compares them with `tomllib`.
     """
 
     source: str
@@ -50,13 +50,13 @@ class Scan:
         return None if offset is None else self.line_column(offset)
 
     def char(self, path: Path, index: int = 0) -> tuple[int, int] | None:
-        """Line and column of character ``index`` of the string at ``path``; past its end, of the closing quote."""
+        """Line and column of character ``index`` of the string at ``path``; past its end: its quote."""
         offsets = self.strings.get(path)
         return None if offsets is None else self.line_column(offsets[min(max(index, 0), len(offsets) - 1)])
 
 
 def scan(text: str) -> Scan:
-    """The positions in ``text``, a document that `tomllib` accepts. Line ends become ``\\n``, as in `tomllib`.
+    """The positions in ``text``, which `tomllib` accepts. Line ends become ``\\n``, as they do there.
 
     Raises:
         ValueError: the text is not TOML (the position is in the message).

@@ -70,7 +70,7 @@ TOP_KEYS = (
 VARIANT_KEYS = ("when", "drop", "let", "constants", "levels", "state")
 
 
-class Refusal(ValueError):
+class RefusalError(ValueError):
     """What a validator raises: a cause and a remedy, to which the reader of the file adds the place."""
 
     def __init__(self, cause: str, remedy: str) -> None:
@@ -81,9 +81,9 @@ class Refusal(ValueError):
 
 def _check_name(name: str) -> str:
     if keyword.iskeyword(name):
-        raise Refusal(f"'{name}' is a word of the language", "choose another name")
+        raise RefusalError(f"'{name}' is a word of the language", "choose another name")
     if name in RESERVED:
-        raise Refusal(f"'{name}' already means something in every spec", "choose another name")
+        raise RefusalError(f"'{name}' already means something in every spec", "choose another name")
     return name
 
 
@@ -91,19 +91,19 @@ def _check_format(name: str) -> str:
     try:
         parse_format(name)
     except SpecError as error:
-        raise Refusal(error.cause, error.remedy) from None
+        raise RefusalError(error.cause, error.remedy) from None
     return name
 
 
 def _check_option(value: Any) -> bool | int | float:
     if not isinstance(value, bool | int | float):
-        raise Refusal(
+        raise RefusalError(
             "an option is true, false, an integer or a float", "formulas belong in [let] or [constants]"
         )
     if value != value:
-        raise Refusal("an option cannot be NaN", "give a number, true or false")
+        raise RefusalError("an option cannot be NaN", "give a number, true or false")
     if not isinstance(value, bool | float) and abs(value) > 1 << 40:
-        raise Refusal("an integer option is bounded by 2**40", "give a smaller integer")
+        raise RefusalError("an integer option is bounded by 2**40", "give a smaller integer")
     return value
 
 
@@ -139,7 +139,7 @@ class Source(Frozen):
 
 
 class Inputs(Frozen):
-    """Formats to which the inputs are rounded on entry. ``scores`` defaults to the compute format, ``values`` to v's."""
+    """Formats to which inputs are rounded on entry; ``scores`` defaults to compute, ``values`` to v's."""
 
     q: FormatName
     k: FormatName
@@ -149,7 +149,7 @@ class Inputs(Frozen):
 
 
 class Numbers(Frozen):
-    """The compute format, to which every operation rounds unless it says otherwise, and the formats of the inputs."""
+    """The format that every operation rounds to unless it says otherwise, and those of the inputs."""
 
     compute: FormatName
     inputs: Inputs
@@ -191,8 +191,8 @@ def _split(data: Any, known: tuple[str, ...]) -> Any:
 class Lines(Frozen):
     """The tables that a spec has, and that a variant or a child of ``extends`` may replace or add to.
 
-    All are ordered as in the file. ``drop`` names sites, states, constants, levels or ``[let]`` integers of the
-    base that disappear. ``sections`` is keyed by ``token``, ``row`` or a level.
+    All are ordered as in the file. ``drop`` names sites, states, constants, levels or ``[let]`` integers of
+    the base that disappear. ``sections`` is keyed by ``token``, ``row`` or a level.
     """
 
     drop: Annotated[tuple[Axis, ...], Field(strict=False, max_length=MAX_SITES)] = ()
@@ -207,7 +207,7 @@ class Lines(Frozen):
     def _bounded(cls, sections: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         count = sum(len(s) for s in sections.values())
         if count > MAX_SITES:
-            raise Refusal(f"{count} sites; the limit is {MAX_SITES}", "split the spec")
+            raise RefusalError(f"{count} sites; the limit is {MAX_SITES}", "split the spec")
         return sections
 
 
@@ -244,7 +244,7 @@ class SpecFile(Lines):
 
 
 def spec_json_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file as it stands in TOML, for editors: sections are tables beside the others."""
+    """The JSON Schema of a spec file as it stands in TOML: sections are tables beside the others."""
     schema = SpecFile.model_json_schema(by_alias=True)
     section = {
         "type": "object",

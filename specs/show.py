@@ -17,7 +17,7 @@ Row = tuple[str, str, str]
 
 
 def rows(spec: Spec) -> Iterator[Row]:
-    """The lines of a spec in reading order: formats, integers, levels, state, sites from the token outwards."""
+    """The lines of a spec in reading order: formats, integers, levels, state, sites from the token out."""
     file = spec.file
     numbers = spec.numbers
     formats = numbers.inputs.model_dump(exclude_none=True)

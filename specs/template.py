@@ -1,4 +1,4 @@
-"""The file that ``ulpscope spec new`` writes: a spec that works, with the language explained in its comments."""
+"""The file that ``ulpscope spec new`` writes: a spec that works, the language explained in comments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TEMPLATE = """\
 # `ulpscope spec diff {name} walkthrough.triton` compares it with another, line by line.
 schema  = 1
 name    = "{name}"
-status  = "walkthrough"          # then "read" (from its source), "replayed", "hardware" (a capture agrees in every bit)
+status  = "walkthrough"          # then "read" (from source), "replayed", "hardware" (equals a capture)
 summary = "say in one line what is special about this kernel"
 
 # [[source]]                     # where you read the arithmetic
@@ -18,13 +18,13 @@ summary = "say in one line what is special about this kernel"
 
 [numbers]
 compute = "f32"                  # each + - * / exp log fma rounds once to this format, to nearest even
-inputs  = {{ q = "bf16", k = "bf16", v = "bf16" }}    # f64 f32 tf32 bf16 f16 e5m2 e4m3fn; f32.ftz flushes subnormals
+inputs  = {{ q = "bf16", k = "bf16", v = "bf16" }}    # f64 f32 tf32 f16 e5m2 e4m3fn; f32.ftz flushes
 
-[let]                            # integers: the shape (kv_len, kv_heads, ...), the GPU (sm_count, ...) and each other
+[let]                            # integers: of the shape (kv_len, kv_heads, ...) and the GPU (sm_count, ...)
 groups = "min(16, ceildiv(kv_len, 64))"
 
 [levels]                         # outermost first: which tokens each piece owns
-group = "pieces(groups, unit=64)"    # contiguous; deal(n, unit=) is round-robin, tiles(n) cuts into pieces of n
+group = "pieces(groups, unit=64)"    # contiguous; deal(n, unit=) is round-robin, tiles(n) cuts by n tokens
 
 [token]                          # one value per token
 score = "select(visible, sum(q * k, seq()) * scale, -inf)"    # seq(): from +0, in order

@@ -47,7 +47,7 @@ def table(header: str, items: Mapping[str, str | bool | int | float]) -> str:
 
 
 def section_order(levels: Mapping[str, str], sections: Mapping[str, object]) -> list[str]:
-    """Sections in the order of the dataflow: token, the levels from the innermost outwards, row; others last."""
+    """Sections in the order of the dataflow: token, levels from the innermost out, row; others last."""
     order = ["token", *reversed(list(levels)), "row"]
     return [s for s in order if s in sections] + [s for s in sections if s not in order]
 

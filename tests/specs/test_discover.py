@@ -88,7 +88,7 @@ def test_specs_d_comes_before_the_library_and_says_so(here: Path) -> None:
 
 
 def test_a_spec_may_extend_the_one_that_it_hides(here: Path) -> None:
-    text = 'schema = 1\nname = "walkthrough.xqa"\nstatus = "read"\nsummary = "mine"\nextends = "walkthrough.xqa"\n'
+    text = 'schema=1\nname="walkthrough.xqa"\nstatus="read"\nsummary="mine"\nextends="walkthrough.xqa"\n'
     write(here / "specs.d" / "walkthrough.xqa.toml", "", text)
     spec = load_spec("walkthrough.xqa")
     assert spec.file.summary == "mine"

@@ -159,7 +159,8 @@ def test_extends_replaces_adds_and_drops(tmp_path: Path) -> None:
         GOOD + '[[variant]]\nwhen = "causal == 1"\n[variant.row]\nlse = "last(m) + 1"\n'
     )
     child = (
-        'schema = 1\nname = "child"\nstatus = "walkthrough"\nsummary = "c"\nextends = "./base.toml"\ndrop = ["lse"]\n'
+        'schema = 1\nname = "child"\nstatus = "walkthrough"\nsummary = "c"\n'
+        'extends = "./base.toml"\ndrop = ["lse"]\n'
         '[tile]\ntop = "max(score) + 0"\nextra = "top + 1"\n'
         '[[variant]]\nwhen = "causal == 0"\n[variant.let]\nn = "2"\n'
     )
@@ -201,7 +202,8 @@ def test_extends_in_a_circle_is_found(tmp_path: Path) -> None:
 
 def test_a_variant_lays_its_lines_over() -> None:
     text = GOOD + (
-        '[[variant]]\nwhen = "causal == 1"\ndrop = ["lse"]\n[variant.let]\nn = "3"\n[variant.row]\noutput = "last(m)"\nmore = "output + 1"\n'
+        '[[variant]]\nwhen = "causal == 1"\ndrop = ["lse"]\n[variant.let]\nn = "3"\n'
+        '[variant.row]\noutput = "last(m)"\nmore = "output + 1"\n'
     )
     spec = parse_spec(text, "my.toml")
     assert spec.text("variant.0", "when") == "causal == 1"
