@@ -189,15 +189,13 @@ def _butterfly(strides: list[int], o: Operations, pairs: bool) -> Callable[[Sequ
             missing = min(set(range(len(lanes))) - joined)
             raise SpecError(
                 f"butterfly({', '.join(map(str, steps))}) never adds term {missing} of {len(lanes)}",
-                remedy="give a stride for each bit of the term's number, or cut the terms with lanes() or chunks()",
+                remedy="give a stride for each bit of the term's number, or cut the terms with chunks()",
             )
         size = max(joined) + 1
         lanes += [None] * (size - len(lanes))
         for k in steps:
             other = [lanes[i ^ k] if i ^ k < size else None for i in range(size)]
-            lanes = [
-                y if x is None else x if y is None else o.add(x, y) for x, y in zip(lanes, other, strict=True)
-            ]
+            lanes = [_joined(o, x, y) for x, y in zip(lanes, other, strict=True)]
         return lanes[0]
 
     return fold
