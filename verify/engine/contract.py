@@ -98,8 +98,8 @@ def steps_from_plan(
     Args:
         tokens: one integer array a group, token indices in visiting order. Any order is right; ascending
             runs are fast.
-        groups: static number of groups to pad to (default: as many as there are).
-        steps: static number of steps to pad to (default: as many as the longest group needs).
+        groups: static number of groups to pad to (default: as many as there are, at least 1).
+        steps: static number of steps to pad to (default: as many as the longest group needs, at least 1).
 
     Raises:
         ValueError: if the padded sizes are too small.
@@ -120,7 +120,7 @@ def steps_from_plan(
     owner = np.searchsorted(np.cumsum(sizes), at, side="right")
     count = np.bincount(owner, minlength=len(tokens)) if flat.size else np.zeros(len(tokens), np.int64)
     have = (len(tokens), int(count.max(initial=0)))
-    want = (have[0] if groups is None else groups, have[1] if steps is None else steps)
+    want = (max(1, have[0]) if groups is None else groups, max(1, have[1]) if steps is None else steps)
     if want[0] < have[0] or want[1] < have[1]:
         raise ValueError(f"the plan has {have[0]} groups of up to {have[1]} steps; room for {want}")
     slot = np.arange(at.size) - np.repeat(np.cumsum(count) - count, count)
