@@ -38,7 +38,8 @@ def _layout(height: int, **more: Any) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "@font", "size": 12.5, "color": "@ink2"},
-        "legend": {"orientation": "h", "y": -0.22, "x": 0, "font": {"size": 12}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@ink3", "activecolor": "@ink"},
         "hoverlabel": {
             "bgcolor": "@surface",
             "bordercolor": "@line",
@@ -58,7 +59,14 @@ def histogram(data: Histogram, palette: Palette) -> Figure:
             "y": list(s.counts),
             "marker": {
                 "color": f"@c{palette.colour(s.name)}",
-                "pattern": {"shape": _PATTERNS[palette.symbol(s.name)], "fgcolor": "@surface", "size": 5},
+                "pattern": {
+                    "shape": _PATTERNS[palette.symbol(s.name)],
+                    "fillmode": "overlay",
+                    "fgcolor": "@surface",
+                    "fgopacity": 0.75,
+                    "size": 6,
+                    "solidity": 0.3,
+                },
             },
             "hovertemplate": f"{_text(s.name)}<br>%{{x}} ULP: %{{y}} outputs<extra></extra>",
         }
@@ -121,7 +129,6 @@ def depth(data: Depth) -> Figure:
         yaxis=_axis("changed outputs, %", domain=[0.56, 1.0], rangemode="tozero"),
         yaxis2=_axis(f"mean {_text(data.format)} ULP", domain=[0.0, 0.44], rangemode="tozero"),
     )
-    layout["legend"]["y"] = -0.14
     return {"data": traces, "layout": layout}
 
 
@@ -199,7 +206,6 @@ def region(data: GeometryView, palette: Palette) -> Figure:
                 "flatshading": True,
                 "hoverinfo": "skip",
                 "name": "region",
-                "showlegend": True,
             }
         )
     links: list[list[float | None]] = [[], [], []]
@@ -218,11 +224,8 @@ def region(data: GeometryView, palette: Palette) -> Figure:
         traces.append(
             {
                 "type": "scatter3d",
-                "mode": "markers+text",
+                "mode": "markers",
                 **{"x": [x], "y": [y], "z": [z]},
-                "text": [label],
-                "textposition": "top center",
-                "textfont": {"size": 11, "color": "@ink2"},
                 "marker": {
                     "size": 6,
                     "color": f"@c{palette.colour(names[0])}",
@@ -230,7 +233,6 @@ def region(data: GeometryView, palette: Palette) -> Figure:
                     "line": {"color": "@surface", "width": 1},
                 },
                 "hovertemplate": "<br>".join(_text(n) for n in names) + "<extra></extra>",
-                "showlegend": False,
                 "name": label,
             }
         )
@@ -258,18 +260,17 @@ def region(data: GeometryView, palette: Palette) -> Figure:
     }
     scene = {
         **{f"{a}axis": axis for a in "xyz"},
-        "aspectmode": "data" if _spread(data) > 0.12 else "cube",
+        "aspectmode": "data" if proportional(data) else "cube",
         "camera": {"eye": {"x": 1.25, "y": -1.35, "z": 0.85}},
     }
-    layout = _layout(480, scene=scene, margin={"l": 0, "r": 0, "t": 0, "b": 0})
-    layout["legend"] = {"orientation": "h", "y": 0, "x": 0, "yanchor": "top", "font": {"size": 12}}
+    layout = _layout(430, scene=scene, showlegend=False, margin={"l": 0, "r": 0, "t": 0, "b": 0})
     return {"data": traces, "layout": layout}
 
 
-def _spread(data: GeometryView) -> float:
-    """The smallest extent of the points over the largest, among the axes that have any."""
+def proportional(data: GeometryView) -> bool:
+    """Whether the points are thick enough in every direction to be drawn at one scale."""
     extents = [max(c) - min(c) for c in zip(*data.coordinates, strict=True)]
-    return min(extents) / max(extents) if max(extents) > 0 else 0.0
+    return min(extents) > 0.12 * max(extents)
 
 
 def _line(

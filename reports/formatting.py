@@ -16,7 +16,7 @@ def short(value: float) -> str:
     if value == 0:
         return "0"
     size = abs(value)
-    if size >= 1e12 or size < 1e-4:
+    if size >= 1e7 or size < 1e-4:
         return f"{value:.2e}"
     decimals = max(0, 2 - math.floor(math.log10(size)))
     text = f"{value:,.{decimals}f}"

@@ -21,7 +21,7 @@ import jinja2
 from markupsafe import Markup
 
 from reports import figures, flowchart, plane, strips
-from reports.contract import Distances, Reading, Report, Study
+from reports.contract import Distances, GeometryView, Reading, Report, Study
 from reports.formatting import FILTERS
 from reports.palette import Palette
 from specs.errors import FidelityError
@@ -48,6 +48,15 @@ class StudyView:
     def specials(d: Distances) -> bool:
         """Whether any pair has a NaN or infinity mismatch."""
         return any(any(row) for row in d.special)
+
+    @staticmethod
+    def proportional(view: GeometryView) -> bool:
+        """Whether the 3-D view shows all axes at one scale."""
+        return figures.proportional(view)
+
+    def marker(self, platform: str) -> Markup:
+        """The marker of a platform, for a legend."""
+        return plane.legend_marker(self.palette.symbol(platform))
 
     @staticmethod
     def shade(d: Distances, i: int, j: int) -> float:

@@ -1,7 +1,7 @@
-"""Layered layout of a dataflow: ranks, order within a rank, and heights. No drawing.
+"""Layered layout of a dataflow: ranks, order within a rank, and places along it. No drawing.
 
-The usual steps of a layered drawing: longest-path ranks (kept inside the columns that the sections give),
-a dummy where an edge passes a rank, sweeps that order each rank by the middle of its neighbours, and heights
+The usual steps of a layered drawing: longest-path ranks (kept inside the bands that the sections give),
+a dummy where an edge passes a rank, sweeps that order each rank by the middle of its neighbours, and places
 that minimise the squared distance to the neighbours at a minimum separation.
 """
 
@@ -16,19 +16,19 @@ from reports.contract import Flow, FlowEdge
 
 SWEEPS = 24
 SEPARATION = 1.0
-DUMMY_SEPARATION = 0.55
+DUMMY_SEPARATION = 0.28
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A layout in units: ``rank`` and ``height`` of each node, and of the dummies along each forward edge.
+    """A layout in units: ``rank`` and ``place`` of each node, and of the dummies along each forward edge.
 
-    ``routes``: for the index of a forward edge, the heights at the ranks that it passes.
+    ``routes``: for the index of a forward edge, the places at the ranks that it passes.
     ``bands``: first and last rank of each section, by name.
     """
 
     rank: dict[str, int]
-    height: dict[str, float]
+    place: dict[str, float]
     routes: dict[int, tuple[float, ...]]
     bands: dict[str, tuple[int, int]]
 
@@ -39,8 +39,8 @@ class Layers:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The least and the greatest height of a node or a route."""
-        every = [*self.height.values(), *(y for r in self.routes.values() for y in r)]
+        """The least and the greatest place of a node or a route."""
+        every = [*self.place.values(), *(y for r in self.routes.values() for y in r)]
         return min(every, default=0.0), max(every, default=0.0)
 
 
@@ -48,9 +48,9 @@ def arrange(flow: Flow) -> Layers:
     """Lay out ``flow``."""
     forward = [(i, e) for i, e in enumerate(flow.edges) if e.when != "prev"]
     rank, bands = _ranks(flow, [e for _, e in forward])
-    columns: list[list[str]] = [[] for _ in range(1 + max(rank.values(), default=0))]
+    ranked: list[list[str]] = [[] for _ in range(1 + max(rank.values(), default=0))]
     for node in flow.nodes:
-        columns[rank[node.id]].append(node.id)
+        ranked[rank[node.id]].append(node.id)
     chains: dict[int, list[str]] = {}
     links: list[tuple[str, str]] = []
     for i, edge in forward:
@@ -59,15 +59,15 @@ def arrange(flow: Flow) -> Layers:
             continue
         dummies = [f"\0{i}.{r}" for r in range(first + 1, last)]
         for r, dummy in zip(range(first + 1, last), dummies, strict=True):
-            columns[r].append(dummy)
+            ranked[r].append(dummy)
         chain = [edge.source, *dummies, edge.target]
         chains[i] = dummies
         links.extend(pairwise(chain))
-    heights = _heights(columns, links)
+    places = _places(ranked, links)
     return Layers(
         rank=rank,
-        height={n.id: heights[n.id] for n in flow.nodes},
-        routes={i: tuple(heights[d] for d in dummies) for i, dummies in chains.items()},
+        place={n.id: places[n.id] for n in flow.nodes},
+        routes={i: tuple(places[d] for d in dummies) for i, dummies in chains.items()},
         bands=bands,
     )
 
@@ -95,25 +95,25 @@ def _ranks(flow: Flow, forward: Sequence[FlowEdge]) -> tuple[dict[str, int], dic
     return rank, bands
 
 
-def _heights(columns: list[list[str]], links: list[tuple[str, str]]) -> dict[str, float]:
+def _places(ranked: list[list[str]], links: list[tuple[str, str]]) -> dict[str, float]:
     left: dict[str, list[str]] = defaultdict(list)
     right: dict[str, list[str]] = defaultdict(list)
     for a, b in links:
         right[a].append(b)
         left[b].append(a)
-    height = {name: float(i) for column in columns for i, name in enumerate(column)}
+    place = {name: float(i) for column in ranked for i, name in enumerate(column)}
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 0
         near = left if forward else right
-        for column in columns if forward else reversed(columns):
-            wish = {n: _mean([height[m] for m in near[n]], height[n]) for n in column}
+        for column in ranked if forward else reversed(ranked):
+            wish = {n: _mean([place[m] for m in near[n]], place[n]) for n in column}
             column.sort(key=lambda n: wish[n])
-            _place(column, wish, height)
+            _place(column, wish, place)
     for _ in range(SWEEPS):  # the order stands; settle between both sides
-        for column in columns:
-            wish = {n: _mean([height[m] for m in (*left[n], *right[n])], height[n]) for n in column}
-            _place(column, wish, height)
-    return height
+        for column in ranked:
+            wish = {n: _mean([place[m] for m in (*left[n], *right[n])], place[n]) for n in column}
+            _place(column, wish, place)
+    return place
 
 
 def _mean(values: list[float], default: float) -> float:
@@ -125,7 +125,7 @@ def _gap(above: str, below: str) -> float:
     return (SEPARATION, (SEPARATION + DUMMY_SEPARATION) / 2, DUMMY_SEPARATION)[thin]
 
 
-def _place(column: list[str], wish: dict[str, float], height: dict[str, float]) -> None:
+def _place(column: list[str], wish: dict[str, float], place: dict[str, float]) -> None:
     """Heights nearest to ``wish`` in least squares, in this order and apart: pool adjacent violators."""
     offset = 0.0
     offsets: list[float] = []
@@ -141,5 +141,5 @@ def _place(column: list[str], wish: dict[str, float], height: dict[str, float]) 
     index = 0
     for total, count in pools:
         for _ in range(count):
-            height[column[index]] = total / count + offsets[index]
+            place[column[index]] = total / count + offsets[index]
             index += 1

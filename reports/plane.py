@@ -15,8 +15,9 @@ from reports.contract import GeometryView
 from reports.figures import point_label
 from reports.palette import Palette
 
-WIDTH, HEIGHT, PAD = 640.0, 460.0, 74.0
-LETTER = 6.3  # width of a letter of a label, in pixels
+WIDTH, PAD = 540.0, 62.0
+LOW, HIGH = 250.0, 460.0  # the height follows the data between these
+LETTER = 6.1  # width of a letter of a label, in pixels
 
 Box = tuple[float, float, float, float]
 
@@ -29,16 +30,15 @@ class _Frame:
         ys = [p[1] for p in view.coordinates] + [c.at[1] for c in view.centres]
         self.middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
         width, height = max(xs) - min(xs), max(ys) - min(ys)
-        room = [
-            (WIDTH - 2 * PAD) / width if width else math.inf,
-            (HEIGHT - 2 * PAD) / height if height else math.inf,
-        ]
-        self.scale = min(room) if math.isfinite(min(room)) else 1.0
+        room = [(WIDTH - 2 * PAD) / width] if width else []
+        room += [(HIGH - 2 * PAD) / height] if height else []
+        self.scale = min(room, default=1.0)
+        self.height = min(HIGH, max(LOW, height * self.scale + 2 * PAD))
 
     def at(self, point: tuple[float, float, float]) -> tuple[float, float]:
         """Pixels of a point; y grows upwards in the metric."""
         x = WIDTH / 2 + (point[0] - self.middle[0]) * self.scale
-        return x, HEIGHT / 2 - (point[1] - self.middle[1]) * self.scale
+        return x, self.height / 2 - (point[1] - self.middle[1]) * self.scale
 
 
 def draw(view: GeometryView, palette: Palette) -> Markup:
@@ -53,9 +53,8 @@ def draw(view: GeometryView, palette: Palette) -> Markup:
         _ruler(frame),
     ]
     return Markup(
-        f'<svg class="plane" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(label)}">'
-        + "".join(parts)
-        + "</svg>"
+        f'<svg class="plane" viewBox="0 0 {WIDTH:.0f} {frame.height:.0f}" role="img" '
+        f'aria-label="{escape(label)}">' + "".join(parts) + "</svg>"
     )
 
 
@@ -98,6 +97,11 @@ _MARKERS = {
 }
 
 
+def legend_marker(symbol: str) -> Markup:
+    """A marker as a small picture of its own."""
+    return Markup(f'<svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{_MARKERS[symbol]}"/></svg>')
+
+
 def _points(view: GeometryView, frame: _Frame, palette: Palette) -> Iterator[str]:
     places = [frame.at(p) for p in view.coordinates]
     taken: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
@@ -138,7 +142,7 @@ def _ruler(frame: _Frame) -> str:
     length = WIDTH / 4 / frame.scale
     decade = 10 ** math.floor(math.log10(length)) if length > 0 else 1.0
     nice = max((m * decade for m in (1, 2, 5) if m * decade <= length), default=decade)
-    x, y, width = 18.0, HEIGHT - 16.0, nice * frame.scale
+    x, y, width = 18.0, frame.height - 14.0, nice * frame.scale
     return (
         f'<path class="ruler" d="M{x} {y - 4}v8m0 -4h{width:.1f}m0 -4v8"/>'
         f'<text class="ruler-text" x="{x + width + 8:.1f}" y="{y + 4}">{nice:,.12g}</text>'

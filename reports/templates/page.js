@@ -31,7 +31,10 @@
       if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
     }
   }, { rootMargin: "500px" });
-  all(".plot").forEach((holder) => watch.observe(holder));
+  for (const holder of all(".plot")) {
+    holder.style.height = sources.get(holder.id).layout.height + "px";
+    watch.observe(holder);
+  }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((holder) => draw(holder)));
   addEventListener("beforeprint", () => all(".plot").forEach((holder) => { if (!drawn.has(holder)) draw(holder); }));
 

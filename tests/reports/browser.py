@@ -82,7 +82,13 @@ class Tab:
             time.sleep(0.05)
 
     def view(self, width: int, height: int, *, dark: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -124,7 +130,9 @@ def chromium(path: str) -> Iterator[Tab]:
                 while (answer := json.loads(browser.recv())).get("id") != 1:
                     pass
                 page = next(t for t in answer["result"]["targetInfos"] if t["type"] == "page")
-                socket = create_connection(f"ws://127.0.0.1:{port}/devtools/page/{page['targetId']}", timeout=60)
+                socket = create_connection(
+                    f"ws://127.0.0.1:{port}/devtools/page/{page['targetId']}", timeout=60
+                )
                 try:
                     yield Tab(socket)
                 finally:

@@ -43,7 +43,12 @@ def f32_bits(x: float) -> int:
 def number(x: float, form: str = "f32") -> c.Number:
     bits = f32_bits(x) if form == "f32" else f32_bits(x) >> 16
     digits = 8 if form == "f32" else 4
-    return c.Number(text=f"{x:.9g}", hexfloat=float(x).hex(), bits=f"0x{bits:0{digits}x}", format=form)
+    return c.Number(
+        text=f"{x:.9g}",
+        hexfloat=float(x).hex().replace("0000000p", "p"),
+        bits=f"0x{bits:0{digits}x}",
+        format=form,
+    )
 
 
 def reading(x: float, form: str, site: str) -> c.Reading:
@@ -158,7 +163,7 @@ def geometry() -> c.GeometryView:
 
 
 def ownership() -> tuple[c.Ownership, ...]:
-    from verify.plan import plan
+    from verify.partition import plan
 
     out = []
     for cell in cells():
