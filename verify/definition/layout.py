@@ -28,6 +28,7 @@ class Layout:
         plan: its partition.
         depth: elements of q and k.
         dim: output columns.
+
     """
 
     def __init__(self, program: Program, plan: Plan, depth: int, dim: int) -> None:
@@ -53,7 +54,7 @@ class Layout:
 
     def owns(self, level: str, index: Index) -> bool:
         """Whether the piece of ``level`` at ``index`` has any token."""
-        return bool(self._owned[level][self._at(index, self.levels[: self.levels.index(level) + 1])])
+        return bool(self._owned[level][tuple(index[self.slot[a]] for a in self.around(level))])
 
     def deepest(self, axes: Sequence[str] | frozenset[str]) -> str | None:
         """The innermost of the nesting axes among ``axes``; tokens are inside all levels."""
@@ -70,8 +71,8 @@ class Layout:
             i = index[self.slot[axis]]
             if i is None or not 0 <= i < self.size[axis]:
                 return False
-        deepest = self.deepest(axes)
-        return deepest is None or bool(self._exists[deepest][self._at(index, self.around(deepest))])
+        chain = self.around(self.deepest(axes))
+        return not chain or bool(self._live(chain, index).any())
 
     def points(self, over: Sequence[str], axes: frozenset[str], index: Index) -> list[Point]:
         """Positions along ``over`` at which a value with ``axes`` exists, in visiting order.
@@ -79,16 +80,22 @@ class Layout:
         Args:
             over: the axes to run over, in canonical order.
             axes: the axes of the value; those not in ``over`` are fixed by ``index``.
-            index: where the other axes stand.
+            index: where the other axes stand. A level that stands nowhere may be anywhere: a position counts
+                that exists in some piece of it.
 
         Returns:
             one tuple for each position, its numbers in the order of ``over``.
+
         """
         chain = self.around(self.deepest(axes | set(over)))
         nested: list[Point] = [()]
         if any(a in chain for a in over):
-            where = tuple(slice(None) if a in over else self._fixed(index, a) for a in chain)
-            live = self._exists[chain[-1]][where]
+            there = index.copy()
+            for axis in over:
+                there[self.slot[axis]] = None
+            live = self._live(chain, there)
+            free = [a for a in chain if there[self.slot[a]] is None]
+            live = live.any(axis=tuple(i for i, a in enumerate(free) if a not in over))
             nested = list(map(tuple, np.argwhere(live).tolist()))
         rest = [range(self.size[a]) for a in over if a not in chain]
         return [(*p, *q) for p, q in product(nested, product(*rest))] if rest else nested
@@ -97,13 +104,10 @@ class Layout:
         """The steps of the fold of ``state`` in the scope that ``index`` is in, in order."""
         return self.points(state.levels, frozenset(self.program.levels_to(state.section)), index)
 
-    def _at(self, index: Index, axes: Sequence[str]) -> tuple[int, ...]:
-        return tuple(self._fixed(index, a) for a in axes)
-
-    def _fixed(self, index: Index, axis: str) -> int:
-        i = index[self.slot[axis]]
-        assert i is not None, f"no position along {axis}"
-        return i
+    def _live(self, chain: Sequence[str], index: Index) -> NDArray[np.bool_]:
+        """What exists of the innermost of ``chain``, with an axis for each that ``index`` leaves open."""
+        where = tuple(slice(None) if index[self.slot[a]] is None else index[self.slot[a]] for a in chain)
+        return np.asarray(self._exists[chain[-1]][where])
 
 
 def getter(slots: Sequence[int]) -> Callable[[Index], Any]:

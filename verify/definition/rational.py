@@ -56,6 +56,7 @@ class RationalArithmetic(Reals):
 
         Raises:
             UnsupportedError: any other infinity, or NaN.
+
         """
         if x != float("-inf"):
             raise UnsupportedError(f"{x} is no rational", remedy="only -inf is the logarithm of a rational")

@@ -75,6 +75,7 @@ class ScalarArithmetic(Decided):
 
         Raises:
             SpecError: the pattern is wider than the format.
+
         """
         dtype = word_dtype(_stored(fmt))
         if bits >> (8 * dtype.itemsize):
@@ -90,6 +91,7 @@ class ScalarArithmetic(Decided):
 
         Raises:
             UnsupportedError: the function has no scalar definition yet.
+
         """
         if op in _EXACT:
             return _EXACT[op]
@@ -137,6 +139,7 @@ def rounder(fmt: Format) -> Callable[[float], float]:
 
     Raises:
         UnsupportedError: ``fmt`` is ``real``.
+
     """
     fmt = _stored(fmt)
     if fmt == _F64:
@@ -146,10 +149,11 @@ def rounder(fmt: Format) -> Callable[[float], float]:
     if fmt.ftz or fmt.sat or fmt.rz:
         return lambda x: round_float(x, fmt)
     largest, quantum, p = fmt.largest, fmt.quantum, fmt.p
+    limit = 2.0 * largest
     frexp, ldexp, copysign = math.frexp, math.ldexp, math.copysign
 
     def nearest(x: float) -> float:
-        if x - x != 0.0:
+        if not -limit < x < limit:
             return round_float(x, fmt)
         step = max(frexp(x)[1] - p, quantum)
         y = ldexp(round(ldexp(x, -step)), step)
