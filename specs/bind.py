@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specs.errors import Place, SpecError, did_you_mean
-from specs.formats import parse_format
+from specs.formats import Format
 from specs.grammar import parse_expr, parse_level
 from specs.infer import infer
 from specs.integers import Value, evaluate
@@ -32,13 +32,19 @@ class _Draft:
     sections: dict[str, dict[str, Line]] = field(default_factory=dict[str, dict[str, Line]])
 
 
-def bind(spec: Spec, context: Mapping[str, int | str], options: Mapping[str, Any] | None = None) -> Program:
+def bind(
+    spec: Spec,
+    context: Mapping[str, int | str],
+    options: Mapping[str, Any] | None = None,
+    formats: Mapping[str, Format] | None = None,
+) -> Program:
     """The typed program of ``spec`` in ``context``.
 
     Args:
         spec: a loaded spec.
         context: every name of `specs.context.CONTEXT` with its value (`make_context`).
         options: values for names of the spec's ``[options]``.
+        formats: formats in which inputs come, where they differ from those that the spec declares.
 
     Raises:
         SpecError: with file:line:column where a line of the spec is at fault.
@@ -69,7 +75,7 @@ def bind(spec: Spec, context: Mapping[str, int | str], options: Mapping[str, Any
     numbers = spec.file.numbers
     if numbers is None:
         raise SpecError(f"{spec.name} has no [numbers]", place=spec.place("numbers", ""), remedy="say compute = and inputs =")
-    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")}
+    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats or {})
     lines: list[tuple[str, str, Node, Place]] = []
     for name, (text, place) in draft.constants.items():
         lines.append((CONSTANTS, name, resolver.expression(text, place), place))

@@ -218,7 +218,8 @@ class _Run:
         full = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **given}
         context = make_context(full, place=f"{spec.name} on {platform.name}")
         _agree(context, problem)
-        program = bind(spec, context, options)
+        formats = {n: f for n, f in problem.formats.items() if n in ("q", "k", "v")}
+        program = bind(spec, context, options, formats)
         plan = plan_program(program, context)
         depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
         scalars = {"scale": problem.scale, "rsqrt_head_dim": float(depth) ** -0.5, "q_scale": problem.scale * float(depth) ** 0.5}
@@ -232,8 +233,8 @@ class _Run:
                 return plan_program(bind(spec, other, options), other)
 
             fixed = tuple(sorted((n, str(x)) for n, x in full.items() if n != "kv_len" and x is not None))
-            key = (spec.content_hash, platform.name, tuple(sorted(options.items())), fixed)
-            run.padded = _BUCKETS.shape(key, plan, plan_at)
+            key = (tuple(sorted(options.items())), fixed)
+            run.padded = _BUCKETS.shape(spec.content_hash, key, plan, plan_at)
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
         return run
@@ -331,9 +332,10 @@ class _Run:
 
 
 def _agree(context: Mapping[str, Any], problem: Problem) -> None:
-    """The context may say more than the arrays, never something else."""
+    """The context may say more than the arrays (which may hold some of the heads), never something else."""
     for name, value in _shape(problem).items():
-        if context[name] != value and name != "element_bytes":
+        part = name in ("q_heads", "kv_heads") and context[name] > value
+        if context[name] != value and name != "element_bytes" and not part:
             raise InputError(f"context says {name} = {context[name]}, the arrays say {value}", place="argument context", remedy=f"leave {name} out of the context")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from verify.partition import Plan
 
 _SMALL = 1024
 _SAMPLES = 16
+_WASTE = 2.5  # padded slots per slot in use, up to which a shape is used again
 _EMPTY = (1 << 20, -(1 << 20))
 
 
@@ -66,35 +68,43 @@ def tables(plan: Plan, shape: tuple[int, ...]) -> Tables:
 
 
 class Buckets:
-    """Padded table shapes by bucket, so that one compilation serves every length of a bucket.
+    """Padded table shapes, so that few compilations serve every length and platform.
 
-    The shape of a bucket is the largest of a sample of its lengths; a plan that still exceeds it makes it grow.
+    The shape of a bucket of lengths is the largest of a sample of its lengths. A shape that was made for another
+    platform or length is used again where it fits without wasting too much.
     """
 
     def __init__(self) -> None:
-        self._shapes: dict[Any, tuple[int, ...]] = {}
+        self._made: dict[Any, list[tuple[int, ...]]] = {}
+        self._sampled: dict[Any, tuple[int, ...]] = {}
 
-    def shape(self, key: Any, plan: Plan, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
+    def shape(self, structure: Any, key: Any, plan: Plan, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
         """A padded shape for ``plan``.
 
         Args:
-            key: everything that decides plans but their length.
+            structure: what compiled functions are shared by (the spec).
+            key: everything else that decides plans but their length (platform, context, options).
             plan: the plan to fit.
             plan_at: the plan of another length; errors there are skipped.
         """
         capacity = bucket(plan.kv_len)
+        made = self._made.setdefault((structure, capacity, plan.levels), [])
         own = shape_of(plan)
-        key = (key, capacity, plan.levels)
-        known = self._shapes.get(key)
-        if known is None:
-            known = tuple(_round_up(n) for n in own) if capacity <= _SMALL else self._sampled(own, capacity, plan_at)
-        if any(n > m for n, m in zip(own, known, strict=True)):
-            known = tuple(max(_round_up(n), m) for n, m in zip(own, known, strict=True))
-        self._shapes[key] = known
-        return known
+        fitting = [s for s in made if _fits(own, s) and math.prod(s) <= _WASTE * max(capacity // LANES, math.prod(own))]
+        if fitting:
+            return min(fitting, key=math.prod)
+        sample = (structure, key, capacity, plan.levels)
+        if sample not in self._sampled:
+            self._sampled[sample] = self._sample(own, capacity, plan_at)
+        largest = self._sampled[sample]
+        shape = tuple(_round_up(max(n, m)) for n, m in zip(own, largest, strict=True))
+        made.append(shape)
+        return shape
 
-    def _sampled(self, own: tuple[int, ...], capacity: int, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
+    def _sample(self, own: tuple[int, ...], capacity: int, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
         best = own
+        if capacity <= _SMALL:
+            return best
         for i in range(_SAMPLES + 1):
             length = capacity // 2 + 1 + i * (capacity // 2 - 1) // _SAMPLES
             try:
@@ -106,8 +116,14 @@ class Buckets:
         return best
 
 
+def _fits(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return all(n <= m for n, m in zip(own, shape, strict=True))
+
+
 def _round_up(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
+    """Up to 8 exactly, then in steps of an eighth of the power of two above."""
+    step = max(1, (1 << max(0, n - 1).bit_length()) // 8)
+    return -(-n // step) * step
 
 
 def exponents(words: NDArray[Any], fmt: Format) -> tuple[np.int32, np.int32]:
