@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,42 @@ def shape(runs: int, heads: int, rows: int, dim: int, tokens: int, partitions: l
         show("ordered_sums", measure(lambda w=w, s=steps: add(w, s), runs), base)
 
 
+def threads(runs: int, heads: int, rows: int, dim: int, tokens: int) -> None:
+    """Scores, weights and values as one program a shard of kv heads, one shard a core."""
+    shards = len(os.sched_getaffinity(0))
+    if heads % shards:
+        return
+    print(f"\nscores, weights and values: {shards} shards of kv heads, one thread each")
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((heads, rows, dim)).astype(ml_dtypes.bfloat16)
+    k, v = (rng.standard_normal((tokens, heads, dim)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    base = attention(runs, *(x.astype(np.float32) for x in (q, k, v)))
+    n, capacity = jnp.int32(tokens), contract.capacity_of(tokens)
+    steps = jax.device_put(contract.steps_from_plan(PARTITIONS["64-token blocks backwards"](tokens)))
+
+    def program(parallel: bool) -> Any:
+        def both(q: jax.Array, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+            scores = contract.to_plan(contract.ordered_scores(q, keys, n, parallel=parallel), steps)
+            rounded = jax.lax.reduce_precision(jnp.abs(scores), 8, 7)
+            w = jnp.where(steps.live()[:, :, None, None, :], rounded, 0)
+            sums = contract.ordered_sums(w, steps)
+            return contract.ordered_values(w, values, steps, parallel=False), sums
+
+        return jax.jit(both, compiler_options=contract.COMPILER_OPTIONS)
+
+    def prepared(part: slice) -> tuple[Any, ...]:
+        arrays = contract.prepare_keys(k[:, part], capacity), contract.prepare_values(v[:, part], capacity)
+        return tuple(jax.device_put(x) for x in (q[part].astype(np.float32), *arrays))
+
+    whole, shard = program(True), program(False)
+    everything, size = prepared(slice(None)), heads // shards
+    cut = [prepared(slice(i * size, i * size + size)) for i in range(shards)]
+    with ThreadPoolExecutor(shards) as pool:
+        show("one call", measure(lambda: whole(*everything), runs), base)
+        run = lambda x: jax.block_until_ready(shard(*x))  # noqa: E731
+        show("one thread a shard", measure(lambda: list(pool.map(run, cut)), runs), base)
+
+
 def sweep(runs: int) -> None:
     """One executable for many lengths against one compiled for exactly that length (1 head, 1 row)."""
     print("\none executable (capacity 122,880) against the static program, 1 head, 1 row, head_dim 256")
@@ -197,6 +234,7 @@ def main() -> None:
     options = parser.parse_args()
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     print(f"jax {jax.__version__}, NumPy {np.__version__}, {cores} cores, load {load:.2f}")
+    threads(options.runs, 4, 6, 256, 27_525)
     if options.quick:
         shape(options.runs, 4, 6, 256, 27_525, list(PARTITIONS)[:2])
         return

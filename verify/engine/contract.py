@@ -44,6 +44,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import sequential_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
 LANES = 16
@@ -55,7 +56,8 @@ BLOCK = 512
 COMPILER_OPTIONS: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 """Options for the enclosing ``jax.jit``: speed only."""
 
-_PARALLEL_WORK = 1 << 15  # H * R * D from which one step is worth dispatching to all cores
+_PARALLEL_ROWS = 16  # H * R from which scoring one chunk is worth a dispatch to all cores
+_PARALLEL_WORK = 1 << 15  # H * R * D from which one step of values is
 _CHUNK_BLOCKS = 8  # blocks of keys that one parallel dispatch works through
 
 _Result = TypeVar("_Result")
@@ -139,7 +141,7 @@ def capacity_of(tokens: int) -> int:
 
 def _storage(x: np.ndarray) -> np.ndarray:
     """bf16 as its uint16 bits, f64 as it is, every other format as f32."""
-    if x.dtype in (np.uint16, np.float64):
+    if x.dtype == np.uint16 or x.dtype == np.float64:
         return x
     if x.dtype.name == "bfloat16":
         return x.view(np.uint16)
@@ -220,9 +222,22 @@ def _put(x: jax.Array, part: jax.Array, start: Sequence[Any]) -> jax.Array:
 
 
 def _one_function(body: Callable[..., _Result], *args: Any) -> _Result:
-    """Call ``body`` so that XLA compiles it, loops included, into one function without thunk dispatch."""
-    with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-        return jax.jit(body)(*args)
+    """Call ``body`` so that XLA compiles it, loops included, into one function without thunk dispatch.
+
+    The barrier keeps literals out of the function: XLA aborts the process on a large one inside. A batch axis
+    runs one by one, because batched slices become scatters, which such a function may not hold.
+    """
+
+    def call(*args: Any) -> _Result:
+        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+            return jax.jit(body)(*lax.optimization_barrier(args))
+
+    return sequential_vmap(call)(*args)
+
+
+def _loop(count: Any, body: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array) -> jax.Array:
+    """``fori_loop`` from 0 with an int32 counter, whether or not 64-bit types are enabled."""
+    return lax.fori_loop(np.int32(0), jnp.asarray(count, jnp.int32), body, start)
 
 
 def _check_exact(exact: bool, zero: jax.Array | None) -> jax.Array | None:
@@ -234,7 +249,13 @@ def _check_exact(exact: bool, zero: jax.Array | None) -> jax.Array | None:
 
 
 def ordered_scores(
-    q: jax.Array, keys: jax.Array, tokens: jax.Array, *, exact: bool = True, zero: jax.Array | None = None
+    q: jax.Array,
+    keys: jax.Array,
+    tokens: jax.Array,
+    *,
+    exact: bool = True,
+    zero: jax.Array | None = None,
+    parallel: bool | None = None,
 ) -> jax.Array:
     """Score every token: the f32 sum over d ascending of ``q[h, r, d] * k[t, h, d]``.
 
@@ -244,6 +265,7 @@ def ordered_scores(
         tokens: int32 scalar, live tokens; whole blocks past them are not computed and hold 0.
         exact: the f32 products are exact (bf16 x bf16, f16 x f16).
         zero: uint32 zero, a run-time argument; needed if not ``exact``.
+        parallel: use all cores; None chooses by size. The bits are the same.
 
     Returns:
         f32 tiles [C / 16, H, R, 16].
@@ -253,7 +275,8 @@ def ordered_scores(
     blocks, depth, tiles, heads, _, _ = keys.shape
     rows, dim = q.shape[1], q.shape[2]
     q = jnp.pad(q, ((0, 0), (0, 0), (0, depth * LANES - dim)))
-    parallel = heads * rows * BLOCK >= _PARALLEL_WORK // 4
+    if parallel is None:
+        parallel = heads * rows >= _PARALLEL_ROWS
     chunk = min(blocks, _CHUNK_BLOCKS) if parallel else 1
 
     def score(q: jax.Array, keys: jax.Array, tokens: jax.Array, zero: jax.Array | None) -> jax.Array:
@@ -269,12 +292,12 @@ def ordered_scores(
                 return acc
 
             start = jnp.zeros((chunk * tiles, heads, rows, LANES), jnp.float32)
-            acc = lax.fori_loop(0, depth, deepen, start)
-            return _put(out, acc, (i * chunk * tiles, 0, 0, 0))
+            acc = _loop(depth, deepen, start)
+            return _put(out, acc, (first * tiles, 0, 0, 0))
 
         size = chunk * BLOCK
         out = jnp.zeros((blocks * tiles, heads, rows, LANES), jnp.float32)
-        return lax.fori_loop(0, (tokens + (size - 1)) // size, work, out)
+        return _loop((tokens + (size - 1)) // size, work, out)
 
     if parallel:
         return score(q, keys, tokens, zero)
@@ -299,7 +322,13 @@ def to_plan(tiles: jax.Array, steps: Steps) -> jax.Array:
 
 
 def ordered_values(
-    weights: jax.Array, values: jax.Array, steps: Steps, *, exact: bool = True, zero: jax.Array | None = None
+    weights: jax.Array,
+    values: jax.Array,
+    steps: Steps,
+    *,
+    exact: bool = True,
+    zero: jax.Array | None = None,
+    parallel: bool | None = None,
 ) -> jax.Array:
     """Sum ``w[token] * v[token, h, :]`` over each group's tokens in visiting order.
 
@@ -309,6 +338,7 @@ def ordered_values(
         steps: the partition, run-time tables.
         exact: the f32 products are exact (a bf16 weight times a bf16 value).
         zero: uint32 zero, a run-time argument; needed if not ``exact``.
+        parallel: use all cores; None chooses by size. The bits are the same.
 
     Returns:
         f32 [G, H, D / 16, R, 16]; `join_values` makes it [G, H, R, D]. Groups past ``steps.groups`` hold 0.
@@ -331,22 +361,17 @@ def ordered_values(
                 return acc
 
             acc = jnp.zeros((heads, depth, rows, LANES), jnp.float32)
-            acc = lax.fori_loop(0, _slice(count, (g,), (1,))[0], step, acc)
+            acc = _loop(_slice(count, (g,), (1,))[0], step, acc)
             return _put(out, acc[None], (g, 0, 0, 0, 0))
 
-        return lax.fori_loop(0, n, group, jnp.zeros((groups, heads, depth, rows, LANES), jnp.float32))
+        return _loop(n, group, jnp.zeros((groups, heads, depth, rows, LANES), jnp.float32))
 
-    args = (
-        weights,
-        values,
-        jnp.asarray(steps.start),
-        jnp.asarray(steps.count),
-        jnp.asarray(steps.groups),
-        zero,
-    )
-    if heads * rows * depth * LANES >= _PARALLEL_WORK:
-        return add_up(*args)
-    return _one_function(add_up, *args)
+    if parallel is None:
+        parallel = heads * rows * depth * LANES >= _PARALLEL_WORK
+    tables = jnp.asarray(steps.start), jnp.asarray(steps.count), jnp.asarray(steps.groups)
+    if parallel:
+        return add_up(weights, values, *tables, zero)
+    return _one_function(add_up, weights, values, *tables, zero)
 
 
 def join_values(sums: jax.Array, dim: int) -> jax.Array:
@@ -376,9 +401,9 @@ def ordered_sums(weights: jax.Array, steps: Steps) -> jax.Array:
                 return acc
 
             acc = jnp.zeros((heads, rows), jnp.float32)
-            acc = lax.fori_loop(0, _slice(count, (g,), (1,))[0], step, acc)
+            acc = _loop(_slice(count, (g,), (1,))[0], step, acc)
             return _put(out, acc[None], (g, 0, 0))
 
-        return lax.fori_loop(0, n, group, jnp.zeros((groups, heads, rows), jnp.float32))
+        return _loop(n, group, jnp.zeros((groups, heads, rows), jnp.float32))
 
     return _one_function(add_up, weights, jnp.asarray(steps.count), jnp.asarray(steps.groups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -212,6 +213,75 @@ def test_values_round_products_with_f32_weights(dtype: object) -> None:
     same_bits(contract.join_values(got, 32), want)
 
 
+def test_both_forms_give_the_same_bits() -> None:
+    rng = np.random.default_rng(11)
+    tokens = split_backwards(150, 1)
+    steps = contract.steps_from_plan(tokens)
+    q, k = draw(rng, (2, 3, 20), ml_dtypes.bfloat16), draw(rng, (150, 2, 20), ml_dtypes.bfloat16)
+    w, zero = draw(rng, (2, 3, 150), F32), np.uint32(0)
+    weights, values, keys = (
+        to_plan_by_hand(w, steps),
+        contract.prepare_values(k, 150),
+        contract.prepare_keys(k, 512),
+    )
+
+    @functools.partial(jax.jit, static_argnames="parallel")
+    def run(q: jax.Array, keys: jax.Array, zero: jax.Array, *, parallel: bool) -> tuple[jax.Array, jax.Array]:
+        scores = contract.ordered_scores(q, keys, jnp.int32(150), parallel=parallel)
+        sums = contract.ordered_values(weights, values, steps, exact=False, zero=zero, parallel=parallel)
+        return contract.natural(scores)[:, :, :150], contract.join_values(sums, 20)
+
+    for parallel in (True, False):
+        scores, sums = run(q.astype(F32), keys, zero, parallel=parallel)
+        same_bits(scores, loop_scores(q, k))
+        same_bits(sums, loop_values(w, k, tokens))
+
+
+def test_operands_may_be_literals_and_kernels_may_sit_in_branches() -> None:
+    rng = np.random.default_rng(12)
+    tokens = split_backwards(700, 4)
+    steps = contract.steps_from_plan(tokens)
+    q, k = draw(rng, (2, 3, 64), ml_dtypes.bfloat16), draw(rng, (700, 2, 64), ml_dtypes.bfloat16)
+    w = np.abs(draw(rng, (2, 3, 700), ml_dtypes.bfloat16)).astype(F32)
+    weights, values, keys = (
+        to_plan_by_hand(w, steps),
+        contract.prepare_values(k, 700),
+        contract.prepare_keys(k, 1024),
+    )
+    query = q.astype(F32)
+
+    def sums() -> tuple[jax.Array, jax.Array, jax.Array]:
+        return (
+            contract.natural(contract.ordered_scores(query, keys, jnp.int32(700)))[:, :, :700],
+            contract.join_values(contract.ordered_values(weights, values, steps), 64),
+            contract.ordered_sums(weights, steps),
+        )
+
+    want = loop_scores(q, k), loop_values(w, k, tokens), loop_sums(w, tokens)
+    branch = jax.jit(lambda yes: jax.lax.cond(yes, sums, lambda: jax.tree.map(jnp.zeros_like, sums())))
+    for got in (jax.jit(sums)(), branch(True)):
+        for have, expected in zip(got, want, strict=True):
+            same_bits(have, expected)
+    assert not any(np.any(x) for x in branch(False))
+
+
+def test_a_batch_axis_maps_over_the_kernels() -> None:
+    rng = np.random.default_rng(13)
+    tokens = split_backwards(100, 1)
+    steps = contract.steps_from_plan(tokens)
+    q, k = draw(rng, (3, 1, 2, 32), ml_dtypes.bfloat16), draw(rng, (3, 100, 1, 32), ml_dtypes.bfloat16)
+    w = np.abs(draw(rng, (3, 1, 2, 100), ml_dtypes.bfloat16)).astype(F32)
+    weights = np.array([to_plan_by_hand(x, steps) for x in w])
+    values = np.array([contract.prepare_values(x, 100) for x in k])
+    keys = np.array([contract.prepare_keys(x, 512) for x in k])
+    lengths = np.array([100, 60, 100], np.int32)
+    scores = jax.jit(jax.vmap(contract.ordered_scores))(q.astype(F32), keys, lengths)
+    sums = jax.jit(jax.vmap(lambda w, v: contract.ordered_values(w, v, steps)))(weights, values)
+    for i, n in enumerate(lengths):
+        same_bits(contract.natural(scores[i])[:, :, :n], loop_scores(q[i], k[i][:n]))
+        same_bits(contract.join_values(sums[i], 32), loop_values(w[i], k[i], tokens))
+
+
 def test_values_stay_positive_zero_where_products_are_negative_zero() -> None:
     steps = contract.steps_from_plan([np.arange(20)])
     v = np.full((20, 1, 16), -1, ml_dtypes.bfloat16)
@@ -267,6 +337,22 @@ def test_one_compilation_serves_many_lengths_and_partitions() -> None:
         assert not np.any(got_values[len(plan) :])
         assert not np.any(got_sums[len(plan) :])
         assert attend._cache_size() == 1
+
+
+def test_64_bit_types_change_nothing() -> None:
+    rng = np.random.default_rng(14)
+    tokens = split_backwards(300, 1)
+    steps = contract.steps_from_plan(tokens)
+    q, k = draw(rng, (1, 2, 32), ml_dtypes.bfloat16), draw(rng, (300, 1, 32), ml_dtypes.bfloat16)
+    w = draw(rng, (1, 2, 300), F32)
+    with jax.enable_x64(True):
+        scores = scores_exact(q.astype(F32), contract.prepare_keys(k, 512), np.int32(300))
+        weights, values = to_plan_by_hand(w, steps), contract.prepare_values(k, 300)
+        sums = values_rounded(weights, values, steps, np.uint32(0))
+        total = jax.jit(contract.ordered_sums)(weights, steps)
+    same_bits(scores[:, :, :300], loop_scores(q, k))
+    same_bits(contract.join_values(sums, 32), loop_values(w, k, tokens))
+    same_bits(total, loop_sums(w, tokens))
 
 
 def test_kernels_hold_inside_scan_and_with_the_compiler_options() -> None:
