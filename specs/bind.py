@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from specs.errors import Place, SpecError, did_you_mean
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TRUE, FALSE = Num("true"), Num("false")
 Line = tuple[str, Place]
+TypedLine = tuple[str, str, Node, Place]
+_ANY = LevelRule("tiles", (Num("1"),))
 
 
 @dataclass
@@ -96,17 +99,32 @@ def bind(
         for scope, table in draft.state.items()
         for name, (text, place) in table.items()
     ]
-    program = Program(
-        spec=spec.name,
-        compute=numbers.compute_format,
-        inputs=inputs,
-        levels=tuple(levels),
-        views=views,
-        states={},
-        sites={},
-        integers={**options, **{n: integers[n] for n in draft.let}},
+    typed = _typed(
+        spec.name,
+        numbers.compute_format,
+        tuple(inputs.items()),
+        tuple(levels if views else (Level(level.name, _ANY) for level in levels)),
+        tuple(views.items()),
+        tuple(lines),
+        tuple(starts),
     )
-    return infer(program, lines, starts)
+    known = {**options, **{n: integers[n] for n in draft.let}}
+    return replace(typed, levels=tuple(levels), integers=known)
+
+
+@lru_cache(maxsize=512)
+def _typed(
+    name: str,
+    compute: Format,
+    inputs: tuple[tuple[str, Format], ...],
+    levels: tuple[Level, ...],
+    views: tuple[tuple[str, View], ...],
+    lines: tuple[TypedLine, ...],
+    starts: tuple[TypedLine, ...],
+) -> Program:
+    """Types do not depend on the sizes of levels, so lengths share them."""
+    blank = Program(name, compute, dict(inputs), levels, dict(views), states={}, sites={})
+    return infer(blank, list(lines), list(starts))
 
 
 def _lines(spec: Spec, table: str, entries: Mapping[str, Any]) -> dict[str, Line]:

@@ -256,12 +256,16 @@ class _Inference:
 
     def _float(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
         new, kind = self._walk(n, section, place)
+        return new, self._number(new, kind, section, place)
+
+    def _number(self, n: Node, kind: Type, section: str, place: Place) -> Type:
+        """The type of a typed node that must be a float; a whole number without axes becomes one."""
         if kind.kind == "float":
-            return new, kind
+            return kind
         if kind.kind == "int" and not kind.axes:
             kind = Type("float", _NO_AXES, self._compute(section))
-            self.types[new] = kind
-            return new, kind
+            self.types[n] = kind
+            return kind
         raise self._fail(n, place, f"a {kind.kind} where a number is needed", "integers with axes do not mix with floats")
 
     def _bool(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
@@ -288,9 +292,7 @@ class _Inference:
             raise self._fail(n, place, f"'{n.op}' is for integers", "use it in [let], levels, pos() and at()")
         if n.op not in ("+", "-", "*", "/", "neg") and n.op not in FUNCTIONS:
             raise self._fail(n, place, f"rule {n.op}() returns an integer", "call it in [let]")
-        fixed = [self._float(a, section, place) for a in n.args]
-        args = tuple(p for p, _ in fixed)
-        formats = [t.format for _, t in fixed]
+        formats = [self._number(p, t, section, place).format for p, t in parts]
         if n.op == "isnan":
             return replace(n, args=args), Type("bool", axes)
         if n.op in ("neg", "abs"):
@@ -319,9 +321,10 @@ class _Inference:
             return new, Type("bool", axes)
         if {ta.kind, tb.kind} == {"int"} and (ta.axes or tb.axes):
             return new, Type("int", axes)
-        (a, ta), (b, tb) = self._float(n.a, section, place), self._float(n.b, section, place)
-        formats = [t.format for x, t in ((a, ta), (b, tb)) if not _neutral(x)]
-        return replace(new, a=a, b=b), Type("float", axes, self._join(list(formats), section))
+        formats = [self._number(x, t, section, place).format for x, t in ((a, ta), (b, tb)) if not _neutral(x)]
+        for x, t in ((a, ta), (b, tb)):
+            self._number(x, t, section, place)
+        return new, Type("float", axes, self._join(list(formats), section))
 
     def _carried(self, n: Prev | Last, section: str, place: Place) -> Type:
         if n.state not in self.states:

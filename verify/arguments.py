@@ -224,3 +224,25 @@ def from_qkv(
         scale=scale,
         queries=queries,
     )
+
+
+def query_rows(q: Any, like: Problem, fmt: Format) -> tuple[Floats, Format, tuple[int, ...]]:
+    """One query token ``q [q_heads, head_dim]`` for the keys of ``like``.
+
+    Returns:
+        ``[kv_head, row, depth]``, the format it is stored in, and the leading shape of the output.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    query = floats("q", q, (2,))
+    assert like.k is not None
+    depth = like.k.shape[2]
+    if query.shape[1] != depth or query.shape[0] == 0 or query.shape[0] % like.heads:
+        raise InputError(
+            f"q is {query.shape} for {like.heads} KV heads of {depth}", place="argument q", remedy="q is [q_heads, head_dim], q_heads a multiple of kv_heads"
+        )
+    _require_finite("q", query)
+    stored = rounded(query, fmt, keep_narrow=True)
+    _require_finite("q (after rounding on entry)", stored)
+    return stored.reshape(like.heads, -1, depth), _FLOATS[stored.dtype], (query.shape[0],)

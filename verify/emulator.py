@@ -34,7 +34,7 @@ class Trace(Mapping[str, NDArray[Any]]):
     condition as bool. Pieces and tokens that do not exist hold NaN (False in conditions).
     """
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -137,8 +137,7 @@ def emulate(
     problem = _problem(spec, scores, values, q, k, v, scale, causal, int(given.get("window") or 0))
     if causal:
         given["causal"] = 1
-    given = {**_shape(problem), **given}
-    run = _Run.start(spec, platform, problem, given, options or {}, backend)
+    run = Run.start(spec, platform, problem, given, options or {}, backend)
     return run.result()
 
 
@@ -194,8 +193,17 @@ def _ragged(spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Seq
 
 
 @dataclass
-class _Run:
-    """One bound run, able to evaluate any of its sites."""
+class Run:
+    """One bound run, able to evaluate any of its sites; what `emulate` makes and `Trace` keeps.
+
+    Attributes:
+        spec, platform, problem: what was asked.
+        program, plan: the typed program and the partition.
+        scalars: values of `specs.infer.SCALARS`.
+        backend, options: as in `emulate`.
+        kv: K and V laid out (engine only); padded: the table shape of the plan.
+        exact_path: see `Result`. known: sites evaluated so far, ``[kv_head, row, *axes]``.
+    """
 
     spec: Spec
     platform: Platform
@@ -214,8 +222,22 @@ class _Run:
     def start(
         cls, spec: Spec, platform: Platform, problem: Problem, given: Mapping[str, Any], options: Mapping[str, Any], backend: str,
         kv: KV | None = None,
-    ) -> _Run:
-        full = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **given}
+    ) -> Run:
+        """Bind ``spec`` to ``problem``.
+
+        Args:
+            given: context beyond the platform's and the arrays'.
+            kv: K and V of ``problem``, laid out; made here if None.
+
+        Raises:
+            as `emulate`.
+        """
+        full = {
+            "sm_count": platform.sm_count,
+            "compute_capability": platform.compute_capability,
+            **_shape(problem),
+            **given,
+        }
         context = make_context(full, place=f"{spec.name} on {platform.name}")
         _agree(context, problem)
         formats = {n: f for n, f in problem.formats.items() if n in ("q", "k", "v")}
@@ -237,9 +259,11 @@ class _Run:
             run.padded = _BUCKETS.shape(spec.content_hash, key, plan, plan_at)
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
+            run.kv = run.kv.at(bucket(problem.kv_len))
         return run
 
     def result(self) -> Result:
+        """Evaluate output and lse."""
         names = [n for n in ("output", "lse") if n in self.program.sites]
         self.evaluate(names)
         seen = (self.problem.high > self.problem.low) if self.problem.scores is None else None
@@ -264,12 +288,15 @@ class _Run:
         )
 
     def site_names(self) -> tuple[str, ...]:
+        """The sites that can be asked for: all but integers."""
         return tuple(n for n, s in self.program.sites.items() if s.type.kind != "int")
 
     def format_of(self, name: str) -> Format:
+        """The format of a site."""
         return self.program.sites[name].type.format or self.program.compute
 
     def evaluate(self, names: Sequence[str]) -> None:
+        """Evaluate sites, together in one program, and keep them in ``known``."""
         names = [n for n in names if n not in self.known]
         if not names:
             return
@@ -327,6 +354,7 @@ class _Run:
         return hole if hole.any() else None
 
     def outward(self, name: str) -> NDArray[Any]:
+        """A site in the caller's shape: ``[*rows, *axes]``."""
         self.evaluate([name])
         return self.problem.outward(self.known[name])
 

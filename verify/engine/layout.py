@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,16 @@ class KV:
     ranges: Mapping[str, tuple[np.int32, np.int32]]
     dim: int
     capacity: int
+    _cuts: dict[int, KV] = field(default_factory=dict[int, "KV"], repr=False, compare=False)
+
+    def at(self, capacity: int) -> KV:
+        """The first ``capacity`` tokens, cut once and kept: a shorter length does not pay for a longer one."""
+        if capacity >= self.capacity:
+            return self
+        if capacity not in self._cuts:
+            keys = None if self.k is None else self.k[: capacity // contract.BLOCK]
+            self._cuts[capacity] = replace(self, k=keys, v=self.v[: capacity + LANES], capacity=capacity, _cuts={})
+        return self._cuts[capacity]
 
 
 def prepare(k: NDArray[Any] | None, v: NDArray[Any], formats: Mapping[str, Format], capacity: int | None = None) -> KV:
