@@ -148,6 +148,16 @@ def test_the_worst_case_of_exp_in_double_precision():
     assert exp(x, F64) == expected
 
 
+def test_the_sign_of_a_vanishing_result_is_decided():
+    """An enclosure around zero rounds to zero at both ends, yet does not say which zero."""
+
+    def unsure_at_first(_):
+        return flint.arb(2.0**-200, 2.0**-100 if flint.ctx.prec < 100 else 0)
+
+    assert same(elementary._ziv(unsure_at_first, 1.0, BASES["e5m2"]), 0.0)
+    assert same(elementary._ziv(lambda x: -unsure_at_first(x), 1.0, BASES["e5m2"]), -0.0)
+
+
 # -- against an enclosure of 400 bits ---------------------------------------------------------------------
 
 

@@ -203,3 +203,21 @@ def test_an_f64_operand_of_an_f32_operation_is_not_rounded_first():
     # 1 + 2^-24 is no f32; rounded first it would be 1, and the sum 2.
     assert ops.add(1 + 2.0**-24, 1 + 3 * 2.0**-24, F32) == 2 + 2.0**-22
     assert ops.fma(1 + 2.0**-24, 1.0, -1.0, F32) == 2.0**-24
+    # The exact sum lies above a tie of f32, its double on it.
+    assert ops.add(1.0, 2.0**-24 + 2.0**-60, F32) == 1 + 2.0**-23
+
+
+def test_square_roots_just_above_a_tie():
+    """If n is odd with 54 bits and n^2 + 7 = x 2^54, sqrt(x 2^54) is above the midpoint n by 2^-51 only."""
+    root = 1
+    for bit in range(3, 60):  # lift a square root of -7 modulo 2^bit to one modulo 2^(bit + 1)
+        if (root * root + 7) % 2 ** (bit + 1):
+            root += 2 ** (bit - 1)
+    found = []
+    for n in {sign * root % 2**54 | high for sign in (1, -1) for high in (0, 2**53)}:
+        x, rest = divmod(n * n + 7, 2**54)
+        if rest == 0 and 2**53 < n < 2**54 and float(x) == x:
+            found.append(n)
+            assert ops._sqrt_exact(math.ldexp(x, 54), F64) == math.sqrt(math.ldexp(x, 54)) == float(n + 1)
+    # Without the part above the tie one of these would go to its even neighbour, n - 1.
+    assert any(n % 4 == 1 for n in found)
