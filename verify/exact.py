@@ -28,6 +28,7 @@ class Enclosure:
 
     Attributes:
         balls: object array of `flint.arb`.
+
     """
 
     balls: NDArray[np.object_]
@@ -75,6 +76,7 @@ def exact_attention(scores: ArrayLike, values: ArrayLike, bits: int = BITS) -> E
 
     Raises:
         InputError: shapes do not fit, a score is NaN or +inf, or a value is not finite.
+
     """
     s, v = _scores(scores), np.asarray(values, dtype=np.float64)
     if v.ndim != 2 or v.shape[0] != s.shape[-1]:
@@ -107,6 +109,7 @@ def exact_lse(scores: ArrayLike, bits: int = BITS) -> Enclosure:
 
     Raises:
         InputError: a score is NaN or +inf.
+
     """
     s = _scores(scores)
     out: NDArray[np.object_] = np.empty(s.shape[:-1], dtype=np.object_)
@@ -134,6 +137,7 @@ def error_in_ulps(values: ArrayLike, exact: Enclosure, fmt: Format) -> Floats:
 
     Raises:
         InputError: the shapes differ, or ``fmt`` is ``real``.
+
     """
     require_storable(fmt)
     given = np.asarray(values, dtype=np.float64)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Any
 
 from specs.errors import UnsupportedError
 from specs.formats import Format
@@ -26,7 +25,12 @@ class Log:
     exp: Fraction
 
 
-Value = Fraction | Log
+@dataclass(frozen=True, slots=True)
+class Infinity:
+    """+inf, which has no use but to be negated."""
+
+
+Value = Fraction | Log | Infinity
 
 
 class RationalArithmetic(Reals):
@@ -52,15 +56,15 @@ class RationalArithmetic(Reals):
         return x
 
     def special(self, x: float, fmt: Format) -> Value:
-        """-inf as the logarithm of 0.
+        """An infinity.
 
         Raises:
-            UnsupportedError: any other infinity, or NaN.
+            UnsupportedError: NaN, which no rational is.
 
         """
-        if x != float("-inf"):
-            raise UnsupportedError(f"{x} is no rational", remedy="only -inf is the logarithm of a rational")
-        return Log(Fraction(0))
+        if x != x:
+            raise UnsupportedError("NaN is no rational", remedy="evaluate with ScalarArithmetic")
+        return Infinity() if x > 0 else Log(Fraction(0))
 
     def pattern(self, bits: int, fmt: Format) -> Value:
         """Not defined: a bit pattern stands for an irrational constant."""
@@ -76,29 +80,29 @@ class RationalArithmetic(Reals):
 
 
 def _compare(op: str, a: Value, b: Value) -> bool:
-    if isinstance(a, Log) or isinstance(b, Log):
-        return COMPARISONS[op](_logit(a).exp, _logit(b).exp)
-    return COMPARISONS[op](a, b)
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return COMPARISONS[op](a, b)
+    return COMPARISONS[op](_logit(a).exp, _logit(b).exp)
 
 
 def _add(a: Value, b: Value) -> Value:
-    if isinstance(a, Log) or isinstance(b, Log):
-        return Log(_logit(a).exp * _logit(b).exp)
-    return a + b
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return a + b
+    return Log(_logit(a).exp * _logit(b).exp)
 
 
 def _negate(a: Value) -> Value:
-    if not isinstance(a, Log):
-        return -a
-    if not a.exp:
-        raise UnsupportedError(
-            "-(-inf) is no logarithm of a rational", remedy="guard the subtraction of -inf"
-        )
-    return Log(1 / a.exp)
+    match a:
+        case Fraction():
+            return -a
+        case Log(exp=exp):
+            return Log(1 / exp) if exp else Infinity()
+        case Infinity():
+            return Log(Fraction(0))
 
 
-def _rational(a: Any) -> Fraction:
-    if isinstance(a, Log):
+def _rational(a: Value) -> Fraction:
+    if not isinstance(a, Fraction):
         raise UnsupportedError("a logit is multiplied or divided", remedy="feed the scaled score")
     return a
 
@@ -107,5 +111,7 @@ def _logit(a: Value) -> Log:
     if isinstance(a, Log):
         return a
     if a:
-        raise UnsupportedError(f"exp({a}) is irrational", remedy="feed logits as Log(e**x)")
+        raise UnsupportedError(
+            f"exp({a}) is irrational", remedy="feed logits as Log(e**x), guard -inf - -inf"
+        )
     return Log(Fraction(1))

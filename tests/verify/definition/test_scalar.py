@@ -18,13 +18,15 @@ from verify.numerics.rounding import round_float, round_fraction
 
 F32, F64, BF16 = BASES["f32"], BASES["f64"], BASES["bf16"]
 ARITHMETIC = ScalarArithmetic()
-STORED = [BASES[b] for b in BASES if b != "real"] + [parse_format(n) for n in ("f32.ftz", "bf16.rz", "e4m3fn.sat")]
+STORED = [BASES[b] for b in BASES if b != "real"] + [
+    parse_format(n) for n in ("f32.ftz", "bf16.rz", "e4m3fn.sat")
+]
 
 singles = st.floats(width=32) | st.floats(min_value=-(2.0**-120), max_value=2.0**-120, width=32)
 doubles = st.floats()
-midpoints = st.tuples(st.floats(width=16, allow_nan=False, allow_infinity=False), st.sampled_from([-1, 0, 1])).map(
-    lambda t: math.nextafter(t[0], t[1] * math.inf) if t[1] else t[0]
-)
+midpoints = st.tuples(
+    st.floats(width=16, allow_nan=False, allow_infinity=False), st.sampled_from([-1, 0, 1])
+).map(lambda t: math.nextafter(t[0], t[1] * math.inf) if t[1] else t[0])
 
 
 def same(a: float, b: float) -> bool:
@@ -82,7 +84,10 @@ def test_the_exact_sum_is_the_sum_of_fractions(pairs: list[tuple[float, float]],
     flat = [x for p in pairs for x in p] + ([] if start is None else [start])
     got = exact_sum(pairs, start, F32)
     if all(math.isfinite(x) for x in flat):
-        assert same(got, round_fraction(sum((Fraction(a) * Fraction(b) for a, b in pairs), Fraction(start or 0.0)), F32))
+        assert same(
+            got,
+            round_fraction(sum((Fraction(a) * Fraction(b) for a, b in pairs), Fraction(start or 0.0)), F32),
+        )
     else:
         products = [a * b for a, b in pairs] + [start or 0.0]
         infinite = [x for x in products if not math.isfinite(x)]

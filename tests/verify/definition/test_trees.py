@@ -117,7 +117,9 @@ def test_dots(text: str, n: int, start: str | None, want: str) -> None:
 
 @pytest.mark.parametrize("text", ["mma(16)", "any()", "lanes(4, mma(2), seq())"])
 def test_what_is_not_evaluated_says_what_is(text: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"(mma|any)\(\) is not evaluated yet\n.*seq, pairwise, butterfly"):
+    with pytest.raises(
+        UnsupportedError, match=r"(mma|any)\(\) is not evaluated yet\n.*seq, pairwise, butterfly"
+    ):
         build(tree(text), TEXT, pairs=True)
 
 

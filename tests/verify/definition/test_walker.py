@@ -133,13 +133,18 @@ def test_a_section_removes_the_axes_inside_it() -> None:
 def test_depth_is_summed_in_order_and_scaled() -> None:
     text = '[token]\ns = "sum(q * k, seq()) * scale"\n' + ROW
     inputs = RowInputs(
-        q=np.array([2.0, 3.0]), k=np.array([[5.0, 7.0], [11.0, 13.0]]), v=np.zeros((2, 1)), scalars={"scale": 0.5}
+        q=np.array([2.0, 3.0]),
+        k=np.array([[5.0, 7.0], [11.0, 13.0]]),
+        v=np.zeros((2, 1)),
+        scalars={"scale": 0.5},
     )
     assert walk(text, 2, inputs).value("s", {"token": 1}) == "(((0+(2*11))+(3*13))*1/2)"
 
 
 def test_start_and_first() -> None:
-    text = TILED + """
+    text = (
+        TILED
+        + """
 [tile]
 begun = "sum(v, seq(), start=7)"
 replaced = "sum(v, seq(), first=it * 9)"
@@ -148,6 +153,7 @@ fused = "dot(v, 3, seq(fma), start=7)"
 [row]
 output = "sum(begun, seq())"
 """
+    )
     walker = walk(text, 4)
     at = {"tile": 1, "dim": 0}
     assert walker.value("begun", at) == "((7+2)+3)"
@@ -157,8 +163,16 @@ output = "sum(begun, seq())"
 
 
 def test_first_of_nothing_is_a_function_of_zero() -> None:
-    text = TILED + 'half = "view(2, pos(token) % 2)"\n[tile]\n' + (
-        'part = "sum(v, seq(), by=half, first=it + 9)"\n[row]\noutput = "sum(sum(part, seq(), over=tile), seq())"\n'
+    text = (
+        TILED
+        + 'half = "view(2, pos(token) % 2)"\n[tile]\n'
+        + (
+            """
+part = "sum(v, seq(), by=half, first=it + 9)"
+[row]
+output = "sum(sum(part, seq(), over=tile), seq())"
+"""
+        )
     )
     walker = walk(text, 3)
     assert walker.value("part", {"tile": 1, "half": 0, "dim": 0}) == "(2+9)"
@@ -186,7 +200,16 @@ def test_max_starts_at_minus_infinity() -> None:
 
 @pytest.mark.parametrize("kv_len", [0])
 def test_nothing_to_reduce(kv_len: int) -> None:
-    text = TILED + '[token]\ns = "0 * v"\n[row]\nmost = "max(v)"\noutput = "sum(v, pairwise()) + sum(v, seq(), start=3)"\n'
+    text = (
+        TILED
+        + """
+[token]
+s = "0 * v"
+[row]
+most = "max(v)"
+output = "sum(v, pairwise()) + sum(v, seq(), start=3)"
+"""
+    )
     walker = walk(text, kv_len, RowInputs(v=np.zeros((0, 1))))
     assert walker.value("most", {"dim": 0}) == "-inf"
     assert walker.value("output", {"dim": 0}) == "(0+3)"
@@ -196,11 +219,16 @@ def test_nothing_to_reduce(kv_len: int) -> None:
 
 
 def test_by_selects_a_colour_of_a_token() -> None:
-    text = '[levels]\ntile = "tiles(4)"\nlane = "view(2, pos(token) // 2)"\n[tile]\n' + (
-        'part = "sum(v, seq(), by=lane)"\n[row]\noutput = "sum(sum(part, butterfly(1)), seq(), over=tile)"\n'
-    )
-    text = text.replace("sum(sum(part, butterfly(1)), seq(), over=tile)", "sum(joined, seq())")
-    text = text.replace("[row]", 'joined = "sum(part, butterfly(1))"\n[row]')
+    text = """
+[levels]
+tile = "tiles(4)"
+lane = "view(2, pos(token) // 2)"
+[tile]
+part = "sum(v, seq(), by=lane)"
+joined = "sum(part, butterfly(1))"
+[row]
+output = "sum(joined, seq())"
+"""
     walker = walk(text, 7)
     assert walker.value("part", {"tile": 1, "lane": 0, "dim": 0}) == "((0+4)+5)"
     assert walker.value("part", {"tile": 1, "lane": 1, "dim": 0}) == "(0+6)"
@@ -208,9 +236,16 @@ def test_by_selects_a_colour_of_a_token() -> None:
 
 
 def test_by_selects_a_colour_of_a_level() -> None:
-    text = '[levels]\nsub = "pieces(4, unit=1)"\ntaker = "view(2, pos(sub) % 2)"\n[sub]\no = "sum(v, seq())"\n' + (
-        '[row]\nnum = "sum(o, seq(), by=taker)"\noutput = "sum(num, seq())"\n'
-    )
+    text = """
+[levels]
+sub = "pieces(4, unit=1)"
+taker = "view(2, pos(sub) % 2)"
+[sub]
+o = "sum(v, seq())"
+[row]
+num = "sum(o, seq(), by=taker)"
+output = "sum(num, seq())"
+"""
     walker = walk(text, 4)
     assert walker.value("num", {"taker": 1, "dim": 0}) == "((0+(0+1))+(0+3))"
 
@@ -220,7 +255,11 @@ LANES = '[levels]\nsub = "pieces(4, unit=1, empty=keep)"\n[sub]\no = "sum(v, seq
 
 def test_gathers() -> None:
     text = LANES + (
-        'swapped = "o - shfl_xor(o, sub, 2)"\nall = "butterfly(o, sub, 1, 2)"\noutput = "at(swapped, sub=1)"\n'
+        """
+swapped = "o - shfl_xor(o, sub, 2)"
+all = "butterfly(o, sub, 1, 2)"
+output = "at(swapped, sub=1)"
+"""
     )
     walker = walk(text, 4)
     lane = [f"(0+{i})" for i in range(4)]
@@ -231,7 +270,13 @@ def test_gathers() -> None:
 
 
 def test_a_column_is_mapped_to_a_lane() -> None:
-    text = LANES.replace("sum(v, seq())", "sum(s, seq())").replace("[sub]", '[token]\ns = "sum(q * k, seq())"\n[sub]')
+    text = LANES.replace("sum(v, seq())", "sum(s, seq())").replace(
+        "[sub]",
+        """
+[token]
+s = "sum(q * k, seq())"
+[sub]""",
+    )
     text += 'output = "at(o, sub=pos(dim) // 2 % 4) + sum(v, seq())"\n'
     inputs = RowInputs(v=np.zeros((4, 8)), feed={"s": np.arange(4.0)})
     walker = walk(text, 4, inputs)
@@ -240,7 +285,9 @@ def test_a_column_is_mapped_to_a_lane() -> None:
 
 def test_a_gather_from_a_piece_that_does_not_exist_is_an_error() -> None:
     text = LANES.replace(", empty=keep", "") + 'output = "at(o, sub=3)"\n'
-    with pytest.raises(SpecError, match=r"<text>:\d+:\d+: at\(sub=3\) reads where no value stands\n.*empty=keep"):
+    with pytest.raises(
+        SpecError, match=r"<text>:\d+:\d+: at\(sub=3\) reads where no value stands\n.*empty=keep"
+    ):
         value(text, 3, "output", {"dim": 0})
     kept = LANES + 'output = "at(o, sub=3)"\n'
     assert value(kept, 3, "output", {"dim": 0}) == "0"
@@ -253,9 +300,16 @@ def test_owns_and_pos() -> None:
 
 
 def test_integer_sites() -> None:
-    text = '[levels]\nouter = "pieces(2, unit=3)"\ntile = "tiles(2)"\n[tile]\nn = "pos(outer) * 10 + pos(tile)"\n' + (
-        'o = "select(n // 10 == n % 10, sum(v, seq()), 0)"\n[row]\noutput = "sum(o, seq())"\n'
-    )
+    text = """
+[levels]
+outer = "pieces(2, unit=3)"
+tile = "tiles(2)"
+[tile]
+n = "pos(outer) * 10 + pos(tile)"
+o = "select(n // 10 == n % 10, sum(v, seq()), 0)"
+[row]
+output = "sum(o, seq())"
+"""
     walker = walk(text, 6)
     assert walker.value("n", {"outer": 1, "tile": 1}) == 11
     assert walker.value("o", {"outer": 1, "tile": 1, "dim": 0}) == "(0+5)"
@@ -264,13 +318,25 @@ def test_integer_sites() -> None:
 
 # -- state ------------------------------------------------------------------------------------------------
 
-CARRY = '[levels]\ngroup = "deal(2, unit=2)"\ntile = "tiles(1)"\n[state.{scope}]\nacc = "-1"\n[tile]\n' + (
-    'acc = "prev(acc) + max(v)"\n'
-)
+CARRY = """
+[levels]
+group = "deal(2, unit=2)"
+tile = "tiles(1)"
+[state.{scope}]
+acc = "-1"
+[tile]
+acc = "prev(acc) + max(v)"
+"""
 
 
 def test_state_starts_afresh_in_its_scope() -> None:
-    text = CARRY.format(scope="group") + '[row]\noutput = "sum(last(acc), seq())"\n'
+    text = (
+        CARRY.format(scope="group")
+        + """
+[row]
+output = "sum(last(acc), seq())"
+"""
+    )
     walker = walk(text, 6)
     assert walker.value("acc", {"group": 0, "tile": 2, "dim": 0}) == (
         "(((neg(1)+max(-inf,0))+max(-inf,1))+max(-inf,4))"
@@ -287,14 +353,28 @@ def test_state_of_the_row_runs_over_all_levels() -> None:
 
 
 def test_last_without_a_step_is_the_start() -> None:
-    text = CARRY.format(scope="group").replace("unit=2", "unit=2, empty=keep") + '[row]\noutput = "sum(last(acc), seq())"\n'
+    text = (
+        CARRY.format(scope="group").replace("unit=2", "unit=2, empty=keep")
+        + """
+[row]
+output = "sum(last(acc), seq())"
+"""
+    )
     assert value(text, 2, "output", {"dim": 0}).endswith("+neg(1))")
 
 
 def test_prev_along_a_level_is_a_delay_line() -> None:
-    text = '[levels]\ntile = "tiles(4)"\nx = "tiles(2)"\n[state.row]\nhint = "7"\n[x]\n' + (
-        'hint = "prev(hint, tile) + max(v)"\n[row]\noutput = "last(hint)"\n'
-    )
+    text = """
+[levels]
+tile = "tiles(4)"
+x = "tiles(2)"
+[state.row]
+hint = "7"
+[x]
+hint = "prev(hint, tile) + max(v)"
+[row]
+output = "last(hint)"
+"""
     walker = walk(text, 11)
     assert walker.value("hint", {"tile": 0, "x": 1, "dim": 0}) == "(7+max(max(-inf,2),3))"
     assert walker.value("hint", {"tile": 2, "x": 0, "dim": 0}) == (
@@ -304,9 +384,18 @@ def test_prev_along_a_level_is_a_delay_line() -> None:
 
 
 def test_two_states_that_refer_to_each_other_need_no_deep_recursion() -> None:
-    text = '[levels]\ntile = "tiles(1)"\n[state.row]\na = "0"\nb = "1"\n[tile]\n' + (
-        'a = "prev(b) + max(v)"\nb = "prev(a) + 1"\n[row]\noutput = "last(a)"\n'
-    )
+    text = """
+[levels]
+tile = "tiles(1)"
+[state.row]
+a = "0"
+b = "1"
+[tile]
+a = "prev(b) + max(v)"
+b = "prev(a) + 1"
+[row]
+output = "last(a)"
+"""
     v = np.ones((2001, 1))
     walker = walk(text, 2001, RowInputs(v=v), ScalarArithmetic())
     assert walker.value("output", {"dim": 0}) == 2002.0
@@ -318,7 +407,14 @@ def test_two_states_that_refer_to_each_other_need_no_deep_recursion() -> None:
 
 
 def test_select_evaluates_one_branch() -> None:
-    text = '[token]\ns = "sum(q * k, seq())"\na = "s + 1"\nb = "select(visible, a, -inf)"\n[row]\noutput = "sum(v, seq())"\n'
+    text = """
+[token]
+s = "sum(q * k, seq())"
+a = "s + 1"
+b = "select(visible, a, -inf)"
+[row]
+output = "sum(v, seq())"
+"""
     inputs = RowInputs(v=np.zeros((2, 1)), visible=lambda t: t == 1, feed={"s": np.array([3.0, 4.0])})
     walker = walk(text, 2, inputs)
     assert walker.value("b", {"token": 0}) == "neg(inf)"
@@ -328,8 +424,14 @@ def test_select_evaluates_one_branch() -> None:
 
 
 def test_conditions_that_no_one_decides() -> None:
-    text = TILED + '[tile]\nbad = "max(v) == 0 or isnan(max(v)) or owns(tile)"\nodd = "not (max(v) > 1 and owns(tile))"\n' + (
-        'o = "select(odd, 1, max(v))"\n[row]\nseen = "any(odd)"\noutput = "sum(o, seq())"\n'
+    text = (
+        TILED
+        + """
+[tile]
+bad = "max(v) == 0 or isnan(max(v)) or owns(tile)"
+odd = "not (max(v) > 1 and owns(tile))"
+"""
+        + ('o = "select(odd, 1, max(v))"\n[row]\nseen = "any(odd)"\noutput = "sum(o, seq())"\n')
     )
     walker = walk(text, 3)
     assert walker.value("bad", {"tile": 1, "dim": 0}) is True
@@ -339,11 +441,18 @@ def test_conditions_that_no_one_decides() -> None:
 
 
 def test_constants_are_f64_and_rounded_where_they_enter() -> None:
-    text = '[constants]\nwide = "1 / 3"\nscaled = "f32(scale * 3)"\nbit = "bits(0x3F800000)"\n' + (
-        '[row]\noutput = "sum(v * wide, seq()) + scaled * bit"\n'
-    )
+    text = """
+[constants]
+wide = "1 / 3"
+scaled = "f32(scale * 3)"
+bit = "bits(0x3F800000)"
+[row]
+output = "sum(v * wide, seq()) + scaled * bit"
+"""
     inputs = RowInputs(v=np.array([[1.0]]), scalars={"scale": 0.5})
-    assert walk(text, 1, inputs).value("output", {"dim": 0}) == "((0+(1*f32<(1/3)>))+(f32<(1/2*3)>*0x3f800000))"
+    assert (
+        walk(text, 1, inputs).value("output", {"dim": 0}) == "((0+(1*f32<(1/3)>))+(f32<(1/2*3)>*0x3f800000))"
+    )
     got = walk(text, 1, inputs, ScalarArithmetic()).value("output", {"dim": 0})
     assert got == float(np.float32(np.float32(1 / 3) + np.float32(1.5)))
 
@@ -356,9 +465,17 @@ def test_decimals_round_in_the_format_of_their_section() -> None:
 
 
 def test_a_site_can_be_fed_at_every_kind_of_axis() -> None:
-    text = '[levels]\ntile = "tiles(2, desc)"\n[token]\ns = "sum(q * k, seq())"\n[tile]\ntop = "max(s)"\no = "sum(s * v, seq())"\n' + (
-        '[row]\noutput = "sum(o - top, seq())"\n'
-    )
+    text = """
+[levels]
+tile = "tiles(2, desc)"
+[token]
+s = "sum(q * k, seq())"
+[tile]
+top = "max(s)"
+o = "sum(s * v, seq())"
+[row]
+output = "sum(o - top, seq())"
+"""
     v = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     feed = {"s": np.array([10.0, 20.0, 30.0]), "top": np.array([100.0, 200.0])}
     walker = walk(text, 3, RowInputs(v=v, feed=feed))
@@ -372,12 +489,25 @@ def test_a_site_can_be_fed_at_every_kind_of_axis() -> None:
 
 
 def test_evaluate_masks_what_does_not_exist() -> None:
-    text = '[levels]\ngroup = "deal(2, unit=2)"\ntile = "tiles(2)"\n[token]\ns = "sum(q * k, seq())"\n[tile]\ntop = "max(s)"\n' + (
-        'big = "top > 2"\nwhere = "pos(tile)"\n[row]\nlse = "max(top)"\noutput = "sum(v * s, seq())"\n'
-    )
+    text = """
+[levels]
+group = "deal(2, unit=2)"
+tile = "tiles(2)"
+[token]
+s = "sum(q * k, seq())"
+[tile]
+top = "max(s)"
+big = "top > 2"
+where = "pos(tile)"
+[row]
+lse = "max(top)"
+output = "sum(v * s, seq())"
+"""
     plan = planned(text, 5)
     inputs = RowInputs(v=np.arange(15.0).reshape(5, 3), feed={"s": np.arange(5.0)})
-    got = evaluate(plan.program, plan, inputs, ["s", "top", "big", "where", "output", "lse"], ScalarArithmetic(), [2, 0])
+    got = evaluate(
+        plan.program, plan, inputs, ["s", "top", "big", "where", "output", "lse"], ScalarArithmetic(), [2, 0]
+    )
     assert got["s"].tolist() == [[[0.0, 1.0], [4.0, None]], [[2.0, 3.0], [None, None]]]
     assert got["top"].tolist() == [[1.0, 4.0], [3.0, None]]
     assert np.isnan(got["top"].data[1, 1])
@@ -411,11 +541,17 @@ def test_refusals_name_the_line_and_what_is_supported() -> None:
         (RowInputs(v=np.zeros((2, 1))), r"v: shape \(2, 1\) where \(3, 1\) is needed"),
         (RowInputs(v=np.full((3, 1), 1.001)), r"v: 1\.001 at \[0, 0\] is no value of bf16"),
         (RowInputs(v=np.zeros((3, 1), dtype=np.float32)), r"v: dtype float32"),
-        (RowInputs(q=np.zeros(2), k=np.zeros((3, 4)), v=np.zeros((3, 1))), r"k: shape \(3, 4\) where \(3, 2\)"),
+        (
+            RowInputs(q=np.zeros(2), k=np.zeros((3, 4)), v=np.zeros((3, 1))),
+            r"k: shape \(3, 4\) where \(3, 2\)",
+        ),
         (RowInputs(v=np.zeros((3, 1)), scalars={"sclae": 1.0}), "unknown scalar 'sclae'"),
         (RowInputs(v=np.zeros((3, 1)), feed={"score": np.zeros(3)}), "feed 'score': no such site"),
         (RowInputs(v=np.zeros((3, 1)), feed={"s": np.zeros(2)}), r"feed 's': shape \(2,\) where \(3,\)"),
-        (RowInputs(v=np.zeros((3, 1)), feed={"s": np.full(3, 0.1)}), r"feed 's': 0\.1 at \[0\] is no value of f32"),
+        (
+            RowInputs(v=np.zeros((3, 1)), feed={"s": np.full(3, 0.1)}),
+            r"feed 's': 0\.1 at \[0\] is no value of f32",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit(inputs: RowInputs, message: str) -> None:
