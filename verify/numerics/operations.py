@@ -14,9 +14,8 @@ is then rounded as `round_float` rounds infinity, so a format without infinities
 from __future__ import annotations
 
 import math
+import struct
 from fractions import Fraction
-
-import numpy as np
 
 from specs.formats import Format
 from verify.numerics.rounding import round_float, round_fraction
@@ -87,15 +86,20 @@ def _native(fmt: Format, *operands: float) -> bool:
     return fmt.base == "f64" or (fmt.base == "f32" and all(_single(x) == x for x in operands))
 
 
-@np.errstate(over="ignore", under="ignore")
+_SINGLE = struct.Struct("<f")
+
+
 def _single(x: float) -> float:
-    """``x`` rounded to f32.
+    """``x`` rounded to f32 by the machine's cast.
 
     After a single f64 add, multiply, divide or square root of f32 operands this second rounding never differs
     from one rounding, since 53 >= 2 * 24 + 2; in the subnormal range the exact result is either a double or
     too far from a midpoint (Figueroa, "When is double rounding innocuous?", 1995).
     """
-    return float(np.float32(x))
+    try:
+        return _SINGLE.unpack(_SINGLE.pack(x))[0]
+    except OverflowError:
+        return math.copysign(math.inf, x)
 
 
 def _sum_to_odd(a: float, b: float) -> float:
