@@ -18,7 +18,7 @@ from verify.engine import bits
 from verify.engine.guards import Guards, bits_of, float_of
 from verify.engine.risk import RiskLog
 
-Value = Array | np.ndarray | float | int
+Value = Array | np.ndarray | np.floating[Any] | float | int
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 

@@ -32,7 +32,7 @@ PATCHES: dict[str, tuple[tuple[int, str], ...]] = {
         (0x6F31A8EC, "0x1.08b5110000001p+6"),
     ),
 }
-"""Function to (bits of the f32 input, corrected float64 result): results that XLA puts exactly on a midpoint."""
+"""Function to (bits of the f32 input, corrected float64 result), where XLA gives a midpoint exactly."""
 
 
 def _patched(name: str, x: Array, y: Array) -> Array:

@@ -3,8 +3,8 @@
 XLA on CPU contracts ``a*b + c`` to a fused multiply-add, folds ``(a + c1) + c2`` and ``(a * c1) * c2``, turns
 a division by a broadcast value into a multiplication by its reciprocal and drops ``x + 0.0``. None of that is
 visible in the program, and no option turns all of it off. A value whose bits have been XOR-ed with a zero
-that only the *caller* knows (an argument of the compiled function) is opaque to all these rewrites but one: the
-division needs a divisor that depends on the dividend.
+that only the *caller* knows (an argument of the compiled function) is opaque to all these rewrites but one:
+the division needs a divisor that depends on the dividend.
 """
 
 from __future__ import annotations
