@@ -6,6 +6,7 @@ import math
 import struct
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from specs.errors import SpecError, UnsupportedError
 from specs.formats import BASES, Format, parse_format
 from verify.definition.scalar import ScalarArithmetic, exact_sum, maximum, minimum, rounder
 from verify.numerics import elementary, operations
+from verify.numerics.hard_cases import EXP
 from verify.numerics.rounding import round_float, round_fraction
 
 F32, F64, BF16 = BASES["f32"], BASES["f64"], BASES["bf16"]
@@ -44,6 +46,14 @@ def test_f32_is_the_same_by_both_routes(op: str, xs: tuple[float, float, float])
     slow = elementary.exp if op == "exp" else getattr(operations, names.get(op, op))
     args = xs[: 3 if op == "fma" else 1 if op == "exp" else 2]
     assert same(ARITHMETIC.operation(op, [F32] * len(args), F32)(*args), slow(*args, F32))
+
+
+def test_exp_at_the_arguments_that_are_hardest_to_round() -> None:
+    exp = ARITHMETIC.operation("exp", [F32], F32)
+    arguments, results = (
+        np.array(x, dtype=np.uint32).view(np.float32).tolist() for x in zip(*EXP, strict=True)
+    )
+    assert [exp(x) for x in arguments] == results
 
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "/"])

@@ -133,3 +133,5 @@ def test_a_fused_tree_needs_products() -> None:
 def test_strides_must_reach_every_term() -> None:
     with pytest.raises(SpecError, match="never adds term 4 of 5"):
         total("butterfly(2, 1)", 5)
+    with pytest.raises(SpecError, match="never adds term 2 of 3"):
+        total("butterfly(1, 1)", 3)
