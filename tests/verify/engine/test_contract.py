@@ -405,6 +405,26 @@ def test_a_plan_without_groups_sums_to_nothing() -> None:
     assert not np.any(contract.ordered_sums(w, steps))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [True, False])
+def test_decode_of_27525_tokens_bit_for_bit(parallel: bool) -> None:
+    rng = np.random.default_rng(15)
+    n = 27_525
+    q = draw(rng, (4, 6, 256), ml_dtypes.bfloat16)
+    k, v = draw(rng, (n, 4, 256), ml_dtypes.bfloat16), draw(rng, (n, 4, 256), ml_dtypes.bfloat16)
+    w = np.abs(draw(rng, (4, 6, n), ml_dtypes.bfloat16)).astype(F32)
+    score = jax.jit(functools.partial(contract.ordered_scores, parallel=parallel))
+    keys = contract.prepare_keys(k, contract.capacity_of(n))
+    same_bits(contract.natural(score(q.astype(F32), keys, np.int32(n)))[:, :, :n], loop_scores(q, k))
+    values, widened = contract.prepare_values(v, n), v.astype(F32)
+    add_up = jax.jit(functools.partial(contract.ordered_values, parallel=parallel))
+    segments = [np.arange(t, min(n, t + 1728)) for t in range(0, n, 1728)]
+    for tokens in (split_backwards(n, 8), dealt(n, 33), segments):
+        steps = contract.steps_from_plan(tokens)
+        got = add_up(to_plan_by_hand(w, steps), values, steps)
+        same_bits(contract.join_values(got, 256), loop_values(w, widened, tokens))
+
+
 def test_steps_of_a_plan_that_does_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="2 groups of up to 3 steps"):
         contract.steps_from_plan([np.arange(40), np.arange(40, 50)], groups=2, steps=2)
