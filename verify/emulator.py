@@ -16,7 +16,7 @@ from specs.errors import InputError, SpecError, did_you_mean
 from specs.formats import Format
 from specs.program import DIM, Program
 from verify.arguments import Problem, from_qkv, from_scores
-from verify.engine.layout import KV, Buckets, bucket, prepare, tables
+from verify.engine.layout import KV, Buckets, Tables, bucket, prepare, tables
 from verify.engine.run import Rows, evaluate_sites
 from verify.engine.support import check_supported
 from verify.numerics.rounding import storage_dtype
@@ -305,20 +305,26 @@ class Run:
 
             self.known |= judge(self.program, self.plan, self.problem, self.scalars, names)
             return
-        assert self.kv is not None
-        problem = self.problem
-        rows = Rows(
-            problem.q,
-            problem.scores,
-            problem.low,
-            problem.high,
-            {n: f for n, f in problem.formats.items() if n in ("q", "scores")},
+        found, exact = evaluate_sites(
+            self.program, self.rows(), self.laid_out(), self.tables(), self.problem.kv_len, self.scalars, names
         )
-        padded = tables(self.plan, self.padded)
-        found, exact = evaluate_sites(self.program, rows, self.kv, padded, problem.kv_len, self.scalars, names)
         self.exact_path |= exact
         for name, data in found.items():
             self.known[name] = self._canonical(name, data)
+
+    def rows(self) -> Rows:
+        """The query rows as the array engine takes them."""
+        p = self.problem
+        return Rows(p.q, p.scores, p.low, p.high, {n: f for n, f in p.formats.items() if n in ("q", "scores")})
+
+    def laid_out(self) -> KV:
+        """K and V as the array engine takes them."""
+        assert self.kv is not None
+        return self.kv
+
+    def tables(self) -> Tables:
+        """The partition, padded to a shape that other lengths share."""
+        return tables(self.plan, self.padded)
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:
         """Engine order to ``[kv_head, row, *axes]``, cut back to the plan and typed; holes become NaN or False."""

@@ -13,6 +13,7 @@ from specs import Platform, Spec
 from specs.errors import InputError
 from verify.arguments import Problem, from_qkv, query_rows
 from verify.emulator import Run
+from verify.engine.contract import capacity_of
 from verify.engine.layout import KV, prepare
 from verify.partition import Plan
 
@@ -43,6 +44,11 @@ class KVCache:
         blank = np.zeros(np.shape(k)[1:] if np.ndim(k) == 3 else (1, 1), np.float32)
         self._problem = from_qkv(blank, k, v, self.inputs, 1.0, False, 0)
         self._kv: KV = prepare(self._problem.k, self._problem.v, self._problem.formats)
+
+    def exactly(self) -> KV:
+        """K and V laid out for this length alone, with no room for more."""
+        p = self._problem
+        return prepare(p.k, p.v, p.formats, capacity_of(p.kv_len))
 
     @property
     def tokens(self) -> int:

@@ -20,6 +20,7 @@ _SMALL = 1024
 _SAMPLES = 16
 _WASTE = 2.5  # padded slots per slot in use, up to which a shape is used again
 _EMPTY = (1 << 20, -(1 << 20))
+_CHUNK = 1 << 22
 
 
 def bucket(kv_len: int) -> int:
@@ -129,12 +130,17 @@ def _round_up(n: int) -> int:
 def exponents(words: NDArray[Any], fmt: Format) -> tuple[np.int32, np.int32]:
     """Smallest and largest exponent of the nonzero values of a stored array (subnormals by their own exponent)."""
     bits = words.reshape(-1).view(f"u{fmt.bits // 8}")
-    magnitude = bits & bits.dtype.type((1 << (fmt.bits - 1)) - 1)
-    nonzero = magnitude[magnitude != 0] if (magnitude == 0).any() else magnitude
-    if nonzero.size == 0:
+    mask = bits.dtype.type((1 << (fmt.bits - 1)) - 1)
+    smallest, largest = int(mask), 0
+    for start in range(0, bits.size, _CHUNK):
+        magnitude = bits[start : start + _CHUNK] & mask
+        largest = max(largest, int(magnitude.max()))
+        # zero wraps to the top, so that the minimum is that of the nonzero words
+        smallest = min(smallest, int((magnitude - bits.dtype.type(1)).min()) + 1)
+    if largest == 0:
         return np.int32(_EMPTY[0]), np.int32(_EMPTY[1])
     ends: list[np.int32] = []
-    for word in (int(nonzero.min()), int(nonzero.max())):
+    for word in (smallest, largest):
         field = word >> (fmt.p - 1)
         exponent = field - 1 + fmt.emin if field else word.bit_length() - 1 + fmt.quantum
         ends.append(np.int32(exponent))

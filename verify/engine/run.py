@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs.errors import UnsupportedError
-from specs.formats import BASES, Format
+from specs.formats import Format
 from specs.infer import SCALARS
 from specs.program import CONSTANTS, Program
 from verify.engine.compile import Recipe, compiled, structure
 from verify.engine.layout import KV, Tables
 from verify.engine.primitives import ZERO, x64
-from verify.numerics.rounding import decode, encode, round_array
+from verify.engine.values import LANES
+from verify.numerics.rounding import encode, round_array
 
 MAX_SCORES = 1 << 26
 
@@ -57,9 +58,7 @@ def evaluate_sites(
         by site, stored words of its format (conditions as bool), axes in the engine's physical order; and whether
         the exact path was taken because a subnormal number was possible.
     """
-    capacity = kv.v.shape[0] - 16
-    per_row = capacity * rows.low.size // max(1, len(rows.low)) * _heads(rows)
-    chunk = max(1, MAX_SCORES // max(1, per_row))
+    chunk = max(1, MAX_SCORES // (kv.v.shape[0] * _heads(rows)))
     count = len(rows.low)
     if count <= chunk:
         return _call(program, rows, kv, plan_tables, kv_len, scalars, wanted)
@@ -110,11 +109,32 @@ def _call(
     scalars: Mapping[str, float],
     wanted: Sequence[str],
 ) -> tuple[dict[str, NDArray[Any]], bool]:
+    carriers = ("f64",) if program.compute.base == "f64" else ("f32", "f32_exact")
+    recipe, dynamic = dispatch(program, rows, kv, plan_tables, kv_len, scalars, wanted)
+    for carrier in carriers:
+        with x64(), jax.default_device(jax.devices("cpu")[0]):
+            results, risk = compiled(replace(recipe, carrier=carrier))(ZERO, dynamic)
+            if not bool(risk):
+                return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
+    raise UnsupportedError(
+        f"{program.spec} meets a subnormal f64", place="inputs", remedy="scale the inputs away from 1e-308"
+    )
+
+
+def dispatch(
+    program: Program,
+    rows: Rows,
+    kv: KV,
+    plan_tables: Tables,
+    kv_len: int,
+    scalars: Mapping[str, float],
+    wanted: Sequence[str],
+) -> tuple[Recipe, dict[str, Any]]:
+    """The compiled function to call (first carrier) and its run-time arguments; see `evaluate_sites`."""
     compute = program.compute
-    used = _used_scalars(program)
     formats: dict[str, Format] = {**kv.formats, **rows.formats}
     words: dict[str, NDArray[Any]] = {}
-    for name in used:
+    for name in _used_scalars(program):
         own = _scalar_format(program, name)
         formats[name] = own
         words[name] = encode(round_array(np.float64([scalars[name]]), own), own)[0]
@@ -138,31 +158,22 @@ def _call(
             )
         assert rows.scores is not None
         formats[site] = formats.pop("scores")
-        dynamic["feed"] = {site: _tiles(_words(rows.scores, formats[site]), kv.v.shape[0] // 16 - 1)}
-    carriers = ("f64",) if compute.base == "f64" else ("f32", "f32_exact")
+        dynamic["feed"] = {site: _tiles(_words(rows.scores, formats[site]), kv.v.shape[0] // LANES - 1)}
     outputs = tuple((n, program.sites[n].type.format or compute) for n in wanted if program.sites[n].type.kind == "float")
-    key = structure(program)
-    for carrier in carriers:
-        recipe = Recipe(
-            key=key,
-            program=program,
-            carrier=carrier,
-            wanted=tuple(wanted),
-            heads=_heads(rows),
-            rows=len(rows.low),
-            formats=tuple(sorted(formats.items())),
-            dim=kv.dim,
-            aligned=plan_tables.aligned,
-            consecutive=plan_tables.consecutive,
-            outputs=outputs,
-        )
-        with x64(), jax.default_device(jax.devices("cpu")[0]):
-            results, risk = compiled(recipe)(ZERO, dynamic)
-            if not bool(risk):
-                return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
-    raise UnsupportedError(
-        f"{program.spec} meets a subnormal f64", place="inputs", remedy="scale the inputs away from 1e-308"
+    recipe = Recipe(
+        key=structure(program),
+        program=program,
+        carrier="f64" if compute.base == "f64" else "f32",
+        wanted=tuple(wanted),
+        heads=_heads(rows),
+        rows=len(rows.low),
+        formats=tuple(sorted(formats.items())),
+        dim=kv.dim,
+        aligned=plan_tables.aligned,
+        consecutive=plan_tables.consecutive,
+        outputs=outputs,
     )
+    return recipe, dynamic
 
 
 def _used_scalars(program: Program) -> tuple[str, ...]:
@@ -188,14 +199,6 @@ def _words(array: NDArray[Any], fmt: Format) -> NDArray[Any]:
 def _tiles(words: NDArray[Any], tiles: int) -> NDArray[Any]:
     """``[kv_head, row, token]`` as ``[tile, kv_head, row, 16]``, zeros past the end."""
     heads, rows, count = words.shape
-    out = np.zeros((heads, rows, tiles * 16), words.dtype)
+    out = np.zeros((heads, rows, tiles * LANES), words.dtype)
     out[..., :count] = words
-    return np.ascontiguousarray(np.moveaxis(out.reshape(heads, rows, tiles, 16), 2, 0))
-
-
-def values_of(words: NDArray[Any], fmt: Format) -> NDArray[np.float64]:
-    """Stored words as float64 values."""
-    return decode(words, fmt)
-
-
-__all__ = ["BASES", "Rows", "evaluate_sites", "row_axis", "values_of"]
+    return np.ascontiguousarray(np.moveaxis(out.reshape(heads, rows, tiles, LANES), 2, 0))
