@@ -1,10 +1,38 @@
-"""What a backend is: specs, platforms, models and workloads as declared data, read and checked."""
+"""What a backend is: specs, platforms, models and workloads as declared data, read and checked.
 
-from specs.errors import FidelityError, InputError, Place, SpecError, UlpscopeError, UnsupportedError
-from specs.loader import Spec, load_spec, parse_spec
-from specs.models import ModelShape, load_model
-from specs.platforms import Platform, load_platform, load_requested, resolve_requested
-from specs.workloads import Workload, load_workload
+Names are imported when they are first used, so that ``ulpscope --help`` does not wait for the reader of files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specs.errors import FidelityError, InputError, Place, SpecError, UlpscopeError, UnsupportedError
+    from specs.loader import Spec, load_spec, parse_spec
+    from specs.models import ModelShape, load_model
+    from specs.platforms import Platform, load_platform, load_requested, resolve_requested
+    from specs.workloads import Workload, load_workload
+
+_HOMES = {
+    "FidelityError": "errors",
+    "InputError": "errors",
+    "ModelShape": "models",
+    "Place": "errors",
+    "Platform": "platforms",
+    "Spec": "loader",
+    "SpecError": "errors",
+    "UlpscopeError": "errors",
+    "UnsupportedError": "errors",
+    "Workload": "workloads",
+    "load_model": "models",
+    "load_platform": "platforms",
+    "load_requested": "platforms",
+    "load_spec": "loader",
+    "load_workload": "workloads",
+    "parse_spec": "loader",
+    "resolve_requested": "platforms",
+}
 
 __all__ = [
     "FidelityError",
@@ -25,3 +53,13 @@ __all__ = [
     "parse_spec",
     "resolve_requested",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'specs' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"specs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
