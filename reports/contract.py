@@ -187,17 +187,17 @@ class InputInfo(Frozen):
 
 
 class Reading(Frozen):
-    """One cell's outputs in one format, against the exact answer rounded once to that format.
+    """One cell's outputs in one format, against the exact answer.
 
-    ``sample`` is the first output. ``ulp_max``, ``ulp_mean``: distance in units in the last place of the
-    format; ``off_share``: share of outputs that are not the correctly rounded answer; ``special``: outputs
-    where one side is NaN or infinite and the other is not, counted apart and in none of the others.
+    ``sample`` is the first output. ``ulp_max``, ``ulp_mean``: distance from the exact real number in units in
+    the last place of the format, at most 0.5 where an output is correctly rounded; ``off_share``: share of
+    outputs that are not; ``special``: outputs that are NaN or infinite, in none of the others.
     """
 
     site: str
     format: str
     sample: Number
-    ulp_max: Count
+    ulp_max: Annotated[float, Field(ge=0.0)]
     ulp_mean: Annotated[float, Field(ge=0.0)]
     off_share: Share
     special: Count = 0
@@ -321,7 +321,7 @@ class HistogramSeries(Frozen):
 
 
 class Histogram(Frozen):
-    """How often each ULP distance occurs. ``buckets`` are labels such as "0", "1", "2-3"."""
+    """How often each distance from the exact answer occurs. ``buckets`` are labels such as "1-2"."""
 
     title: str
     format: str
@@ -399,6 +399,14 @@ class SplitPoint(Frozen):
     best_share: Share
 
 
+class SplitFamily(Frozen):
+    """One family of inputs: the mean error of each split count, in the order of the points."""
+
+    name: str
+    inputs: Count
+    means: tuple[float, ...]
+
+
 class Splits(Frozen):
     """Is any split count more accurate in general? ``low`` and ``high`` of a point bound its mean (95%).
 
@@ -411,6 +419,7 @@ class Splits(Frozen):
     seed: int
     method: str
     points: tuple[SplitPoint, ...]
+    families: tuple[SplitFamily, ...] = ()
     verdict: str
 
 
@@ -438,11 +447,22 @@ class DecodeTraffic(Frozen):
     microseconds: float | None = None
 
 
+class TrafficTime(Frozen):
+    """The time that a platform's memory bandwidth allows for one length, in milliseconds."""
+
+    platform: str
+    tokens: Count
+    dense: float
+    tiled: float
+
+
 class TrafficView(Frozen):
     """Logical access counts, not measured traffic."""
 
     assumption: str
     rows: tuple[TrafficRow, ...]
+    times: tuple[TrafficTime, ...] = ()
+    tiles: str = ""
     decode: tuple[DecodeTraffic, ...]
     decode_note: str
 

@@ -101,7 +101,7 @@ def _nodes(flow: Flow, canvas: _Canvas) -> Iterator[str]:
         classes = f"node w{node.bits} {node.kind}" + (" state" if node.carried else "")
         yield f'<g class="{classes}"><title>{escape(_describe(node))}</title>'
         if node.carried:
-            yield _loop(left + NODE_WIDTH, y)
+            yield _loop(left + NODE_WIDTH, y, node.bits)
         yield f'<rect x="{left:.1f}" y="{top:.1f}" width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="7"/>'
         detail = node.text
         name_y = y + 4 if not detail else y - 3
@@ -124,11 +124,11 @@ def _describe(node: FlowNode) -> str:
     return f"{text}  [{node.format}{state}{rounds}]"
 
 
-def _loop(right: float, y: float) -> str:
+def _loop(right: float, y: float, bits: int) -> str:
     """An arrow out of the right side of a state and back into it."""
     return (
-        f'<path class="loop" d="M{right:.1f} {y - 8:.1f}c17 -6 17 22 4 16.5"/>'
-        f'<path class="tip w32" d="M{right:.1f} {y + 7.5:.1f}l7.5 -2.5 l-1 6 z"/>'
+        f'<path class="edge w{bits}" d="M{right:.1f} {y - 8:.1f}c17 -6 17 22 4 16.5"/>'
+        f'<path class="tip w{bits}" d="M{right:.1f} {y + 7.5:.1f}l7.5 -2.5 l-1 6 z"/>'
     )
 
 

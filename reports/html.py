@@ -54,6 +54,11 @@ class StudyView:
         """Whether the 3-D view shows all axes at one scale."""
         return figures.proportional(view)
 
+    def spec_of(self, backend: str) -> str:
+        """The one spec that ``backend`` runs on every platform; empty if there are several."""
+        names = {c.spec for c in self.palette.cells.values() if c.backend == backend}
+        return names.pop() if len(names) == 1 else ""
+
     def marker(self, platform: str) -> Markup:
         """The marker of a platform, for a legend."""
         return plane.legend_marker(self.palette.symbol(platform))

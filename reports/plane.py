@@ -48,8 +48,8 @@ def draw(view: GeometryView, palette: Palette) -> Markup:
     parts = [
         *_links(view, frame),
         *_triangles(view, frame),
-        *_centres(view, frame),
         *_points(view, frame, palette),
+        *_centres(view, frame),
         _ruler(frame),
     ]
     return Markup(
@@ -83,8 +83,8 @@ def _centres(view: GeometryView, frame: _Frame) -> Iterator[str]:
     for centre in view.centres:
         x, y = frame.at(centre.at)
         yield (
-            f'<path class="centre {centre.kind}" transform="translate({x:.1f} {y:.1f})" '
-            f'd="{shapes[centre.kind]}"><title>{centre.kind}</title></path>'
+            f'<g class="centre" transform="translate({x:.1f} {y:.1f})"><path class="halo" '
+            f'd="{shapes[centre.kind]}"/><path d="{shapes[centre.kind]}"><title>{centre.kind}</title></path></g>'
         )
 
 
@@ -107,24 +107,34 @@ def _points(view: GeometryView, frame: _Frame, palette: Palette) -> Iterator[str
     taken: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
     for (x, y), names in zip(places, view.points, strict=True):
         text = point_label(names)
-        lx, ly, anchor, box = _label(x, y, len(text) * LETTER, taken)
+        lx, ly, anchor, box = _label(x, y, len(text) * LETTER, taken, frame.height)
         taken.append(box)
+        leader = (
+            f'<path class="leader" d="M{x:.1f} {y:.1f}L{lx:.1f} {ly - 4:.1f}"/>' if abs(ly - y) > 22 else ""
+        )
         yield (
-            f'<g class="point c{palette.colour(names[0])}"><path transform="translate({x:.1f} {y:.1f})" '
+            f'{leader}<g class="point c{palette.colour(names[0])}"><path transform="translate({x:.1f} {y:.1f})" '
             f'd="{_MARKERS[palette.symbol(names[0])]}"/><text x="{lx:.1f}" y="{ly:.1f}" '
             f'text-anchor="{anchor}">{escape(text)}</text><title>{escape(", ".join(names))}</title></g>'
         )
 
 
-def _label(x: float, y: float, width: float, taken: list[Box]) -> tuple[float, float, str, Box]:
-    """Where a label goes: the first of eight places around the point that overlaps least and stays inside."""
+_OFFSETS = [(11, 4), (-11, 4), (0, -12), (0, 21), (11, -9), (-11, -9), (11, 18), (-11, 18)]
+_FAR = [(dx, dy) for dy in (-28, 36, -44, 52, -60, 68) for dx in (0, 11, -11)]
+
+
+def _label(
+    x: float, y: float, width: float, taken: list[Box], bottom: float
+) -> tuple[float, float, str, Box]:
+    """Where a label goes: the place around the point that overlaps least and stays inside, near ones first."""
     best: tuple[float, tuple[float, float, str, Box]] | None = None
-    for dx, dy in ((11, 4), (-11, 4), (0, -12), (0, 21), (11, -9), (-11, -9), (11, 18), (-11, 18)):
+    for n, (dx, dy) in enumerate(_OFFSETS + _FAR):
         anchor = "start" if dx > 0 else "end" if dx < 0 else "middle"
         left = x + dx - (0.0 if dx > 0 else width if dx < 0 else width / 2)
         box = (left, y + dy - 10, left + width, y + dy + 3)
         outside = max(0.0, 4 - box[0]) + max(0.0, box[2] - WIDTH + 4) + max(0.0, 4 - box[1])
-        cost = 20 * outside + sum(_overlap(box, other) for other in taken)
+        outside += max(0.0, box[3] - bottom + 4)
+        cost = 20 * outside + sum(_overlap(box, other) for other in taken) + 0.2 * n
         if best is None or cost < best[0] - 1e-9:
             best = (cost, (x + dx, y + dy, anchor, box))
     assert best is not None

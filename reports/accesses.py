@@ -1,0 +1,137 @@
+"""The traffic table of a report: dense against tiled, time at each bandwidth, split-KV decode by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reports.contract import DecodeTraffic, TrafficRow, TrafficTime, TrafficView
+from reports.dataflow import uses
+from reports.study import Target
+from specs import Platform
+from specs.program import CONSTANTS, DIM, ROW, TOKEN, Program
+from verify.traffic import (
+    Layer,
+    PartialField,
+    dense,
+    dense_backward,
+    partial_bytes,
+    split_decode,
+    tile_count,
+    tiled,
+    tiled_backward,
+)
+
+LENGTHS = (1024, 4096, 16384, 32768)
+
+
+def partial_fields(program: Program) -> tuple[PartialField, ...]:
+    """What one group hands to the merge, in the formats of the spec.
+
+    The merge is the row's section and every site that carries state of the row; a field is a site of a level
+    that the merge reads and that does not itself carry that state. A spec whose state reads tokens directly
+    (online softmax) has no partial.
+    """
+    carried = {name for name, state in program.states.items() if state.scope == ROW}
+    while True:
+        more = {
+            site.name
+            for site in program.sites.values()
+            if site.section not in (ROW, TOKEN, CONSTANTS)
+            and site.name not in carried
+            and any(name in carried for name in uses(site.expr))
+        }
+        if not more:
+            break
+        carried |= more
+    merging = [s for s in program.sites.values() if s.section == ROW or s.name in carried]
+    read = {name for site in merging for name in uses(site.expr)}
+    return tuple(
+        PartialField(site.name, site.type.format.bits, DIM in site.type.axes)
+        for site in program.sites.values()
+        if site.name in read
+        and site.name not in carried
+        and site.section not in (ROW, TOKEN, CONSTANTS)
+        and site.type.format is not None
+    )
+
+
+def row(layer: Layer) -> TrafficRow:
+    """One line of the dense and tiled table."""
+    full = dense(layer)
+    return TrafficRow(
+        tokens=layer.tokens,
+        qkvo=full.part("q, k, v, output"),
+        matrix=full.part("matrix"),
+        dense=full.total,
+        tiled=tiled(layer).total,
+        dense_backward=dense_backward(layer).total,
+        tiled_backward=tiled_backward(layer).total,
+    )
+
+
+def traffic_view(
+    targets: Sequence[Target],
+    platforms: Sequence[Platform],
+    kv_len: int,
+    context: dict[str, int],
+    lengths: Sequence[int] = LENGTHS,
+) -> TrafficView:
+    """The whole section: the issue's shape for dense and tiled, ``context`` for decode."""
+    layers = [Layer(n) for n in lengths]
+    tiles = tile_count(Layer(64, q_heads=1, kv_heads=1, head_dim=16, q_block=16, kv_block=16))
+    shape = ", ".join(f"{name} {value}" for name, value in context.items())
+    return TrafficView(
+        assumption="32 heads, head_dim 128, 2-byte elements, 128 × 128 blocks, causal. Dense makes four passes "
+        "over the score matrix; tiled reads k and v once per query block.",
+        rows=tuple(row(layer) for layer in layers),
+        times=tuple(
+            TrafficTime(
+                platform=p.title,
+                tokens=layer.tokens,
+                dense=dense(layer).seconds(bandwidth(p)) * 1e3,
+                tiled=tiled(layer).seconds(bandwidth(p)) * 1e3,
+            )
+            for p in platforms
+            for layer in layers
+        ),
+        tiles="At 64 tokens in 16 × 16 blocks one head of the dense algorithm stores "
+        f"{tiles.dense_elements:,} elements of scores and probabilities, the tiled one "
+        f"{tiles.tiled_elements}: a score tile of "
+        f"{tiles.tile_elements} elements stays on chip, and {tiles.tiles_visited} tiles are visited.",
+        decode=tuple(decode_row(t, kv_len, context) for t in targets),
+        decode_note=f"{kv_len:,} tokens, {shape}, 2-byte elements. Partials have the formats of each spec.",
+    )
+
+
+def bandwidth(platform: Platform) -> float:
+    """Memory bandwidth in bytes a second."""
+    return platform.memory_bandwidth_gb_s * 1e9
+
+
+def decode_row(target: Target, kv_len: int, context: dict[str, int]) -> DecodeTraffic:
+    """One decode step of one cell."""
+    from verify import plan
+
+    given: dict[str, Any] = {"kv_len": kv_len, **context}
+    partition = plan(target.spec, target.platform, **given)
+    shape = partition.context
+    layer = Layer(
+        tokens=kv_len,
+        q_heads=int(shape["q_heads"]),
+        kv_heads=int(shape["kv_heads"]),
+        head_dim=int(shape["head_dim"]),
+        batch=int(shape["batch"]),
+        element_bytes=int(shape["element_bytes"]),
+    )
+    fields = partial_fields(partition.program)
+    count = split_decode(layer, max(1, partition.count), fields)
+    return DecodeTraffic(
+        cell=target.name,
+        groups=partition.count,
+        partial=partial_bytes(fields, layer.head_dim),
+        kv=count.part("k, v once"),
+        partials=count.part("partials written") + count.part("partials read back"),
+        total=count.total,
+        microseconds=count.seconds(bandwidth(target.platform)) * 1e6,
+    )

@@ -1,0 +1,298 @@
+"""The main job: gather every part of a report, and write it."""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from reports import contract as c
+from reports.accesses import traffic_view
+from reports.dataflow import flow_of
+from reports.depth import depth
+from reports.splits import splits
+from reports.study import About, Target, study
+from reports.wording import report_verdict
+from specs import Platform, Spec, load_model, load_platform, load_requested, load_spec, load_workload
+from specs.diff import diff
+from specs.errors import InputError
+from specs.platforms import resolve_requested
+from verify.case import Case
+
+BACKENDS = ("triton", "flash_attention_2", "flashinfer")
+PLATFORMS = ("h200", "b200", "sm120")
+WORKLOAD = "agent_session"
+MODEL = "qwen"
+#: Specs that the page shows beside those of its cells.
+REFERENCE = ("walkthrough.tiled", "walkthrough.dense")
+
+Progress = Callable[[str, int, int], None]
+_KINDS: dict[str, Literal["same", "changed", "left", "right"]] = {
+    "same": "same",
+    "changed": "changed",
+    "only_a": "left",
+    "only_b": "right",
+}
+
+
+def _quiet(stage: str, done: int, total: int) -> None:
+    """No progress."""
+
+
+def make_targets(backends: Sequence[str] = BACKENDS, platforms: Sequence[str] = PLATFORMS) -> list[Target]:
+    """Every backend on every platform. A backend is one that users ask for, the name of a spec, or a path.
+
+    Raises:
+        SpecError: an unknown name.
+        UnsupportedError: a backend that runs on one of the platforms as a kernel without a spec.
+    """
+    requested = load_requested()
+    out: list[Target] = []
+    loaded = [load_platform(p) for p in platforms]
+    for backend in backends:
+        for platform in loaded:
+            if backend in requested:
+                spec = load_spec(resolve_requested(backend, platform))
+                title, asked = requested[backend].title, backend
+            else:
+                spec = load_spec(backend)
+                title, asked = spec.name, None
+            out.append(Target(title, spec, platform, platform.name.upper(), asked))
+    if not out:
+        raise InputError("no backend or no platform", place="report", remedy="name at least one of each")
+    return out
+
+
+def main_report(
+    *,
+    seed: int = 0,
+    backends: Sequence[str] = BACKENDS,
+    platforms: Sequence[str] = PLATFORMS,
+    command: str = "ulpscope report",
+    progress: Progress = _quiet,
+) -> c.Report:
+    """The report on the bundled inputs: the teaching row and a real attention layer."""
+    began = time.perf_counter()
+    targets = make_targets(backends, platforms)
+    studies: list[c.Study] = []
+    for n, (case, about) in enumerate(bundled()):
+        progress(about.title, n, 2)
+        studies.append(study(case, about, targets))
+    shape = _model_context()
+    workload = load_workload(WORKLOAD)
+    by_depth = depth(workload, targets, seed, shape, progress=lambda i, n: progress("depth", i, n))
+    by_split = splits(targets[0].platform, seed, progress=lambda i, n: progress("split count", i, n))
+    table = traffic_view(targets, _platforms(targets), 27_525, shape)
+    return _assemble(began, seed, command, targets, studies, depth=by_depth, splits=by_split, traffic=table)
+
+
+def case_report(
+    case: Case,
+    *,
+    seed: int = 0,
+    backends: Sequence[str] = BACKENDS,
+    platforms: Sequence[str] = PLATFORMS,
+    command: str = "ulpscope report",
+    progress: Progress = _quiet,
+) -> c.Report:
+    """The report on one input of the user's, through every backend and platform."""
+    began = time.perf_counter()
+    targets = make_targets(backends, platforms)
+    about = About(
+        "input", case.name, f"{case.kv_len:,} tokens, as given.", "Given by the user.", "not stated"
+    )
+    progress(about.title, 0, 1)
+    one = study(case, about, targets)
+    context = {k: v for k, v in case.shape().items() if k in ("batch", "q_heads", "kv_heads", "head_dim")}
+    table = traffic_view(targets, _platforms(targets), max(1, case.kv_len), context)
+    return _assemble(began, seed, command, targets, [one], traffic=table)
+
+
+def bundled() -> list[tuple[Case, About]]:
+    """The inputs that come with the package."""
+    from reports.inputs import smollm2_layer, teaching_input
+
+    scores, values = teaching_input()
+    layer = smollm2_layer()
+    return [
+        (
+            Case("teaching", {"scores": scores, "values": values}, context=_model_context()),
+            About(
+                "teaching",
+                "The teaching input",
+                "27,525 tokens with one score and one value each: a period of twelve under a staircase. Nothing "
+                "is random and nothing is close to a tie, and still the grouping of the tokens decides the last "
+                "bit of the bf16 answer.",
+                "Twelve scores, twelve values and a staircase of nine steps, all exact in bf16 or f32.",
+                "Apache-2.0",
+            ),
+        ),
+        (
+            Case(
+                "smollm2",
+                {"q": layer.q[-1], "k": layer.k, "v": layer.v},
+                scale=layer.scale,
+                context={"batch": layer.context["batch"]},
+            ),
+            About(
+                "smollm2",
+                "A real attention layer",
+                f"One decode step of {layer.name}: {layer.q.shape[1]} query heads over {layer.k.shape[0]:,} "
+                "tokens of English prose.",
+                layer.origin,
+                "Apache-2.0 (weights), public domain (text)",
+            ),
+        ),
+    ]
+
+
+def named_case(name: str) -> Case:
+    """The bundled input called ``name``: teaching or smollm2."""
+    return {case.name: case for case, _ in bundled()}[name]
+
+
+def _model_context() -> dict[str, int]:
+    model = load_model(MODEL)
+    return {"q_heads": model.q_heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+
+
+def _platforms(targets: Iterable[Target]) -> list[Platform]:
+    return list({t.platform.name: t.platform for t in targets}.values())
+
+
+def _assemble(
+    began: float,
+    seed: int,
+    command: str,
+    targets: Sequence[Target],
+    studies: Sequence[c.Study],
+    depth: c.Depth | None = None,
+    splits: c.Splits | None = None,
+    traffic: c.TrafficView | None = None,
+) -> c.Report:
+    shown = list({t.spec.name: t.spec for t in targets}.values())
+    shown += [load_spec(name) for name in REFERENCE if name not in {s.name for s in shown}]
+    context = {"kv_len": 27_525, **_model_context()}
+    return c.Report(
+        title="Divergence report",
+        verdict=report_verdict(studies),
+        run=c.Run(
+            id=run_id(),
+            command=command,
+            seed=seed,
+            started=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            seconds=time.perf_counter() - began,
+            versions=versions(),
+        ),
+        platforms=tuple(
+            c.Platform(
+                name=p.name,
+                title=p.title,
+                sm_count=p.sm_count,
+                capability=f"{p.compute_capability // 10}.{p.compute_capability % 10}",
+                bandwidth=p.memory_bandwidth_gb_s * 1e9,
+            )
+            for p in _platforms(targets)
+        ),
+        studies=tuple(studies),
+        specs=tuple(_view(spec, targets, context) for spec in shown),
+        diffs=tuple(_diff(a, b) for a, b in combinations(shown, 2)),
+        depth=depth,
+        splits=splits,
+        traffic=traffic,
+    )
+
+
+def _view(spec: Spec, targets: Sequence[Target], context: dict[str, int]) -> c.SpecView:
+    platform = next((t.platform for t in targets if t.spec.name == spec.name), targets[0].platform)
+    return c.SpecView(
+        name=spec.name,
+        status=spec.file.status,
+        summary=spec.file.summary,
+        text=spec.to_toml(),
+        sha256=spec.content_hash,
+        sources=tuple(
+            c.Source(repository=s.repository, commit=s.commit, path=s.path) for s in spec.file.sources
+        ),
+        flow=flow_of(spec, platform, context),
+    )
+
+
+def _diff(a: Spec, b: Spec) -> c.SpecDiff:
+    return c.SpecDiff(
+        left=a.name,
+        right=b.name,
+        lines=tuple(
+            c.DiffLine(
+                kind=_KINDS[line.change],
+                section=line.role,
+                site=line.site,
+                left=line.a or "",
+                right=line.b or "",
+            )
+            for line in diff(a, b).lines
+        ),
+    )
+
+
+def run_id() -> str:
+    """A name for a run that sorts by time: ``20260131-235959-1f2e``."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    found = {"python": machine.python_version(), "machine": f"{machine.system()} {machine.machine()}"}
+    for package in ("ulpscope", "numpy", "jax", "jaxlib", "ml_dtypes", "python-flint", "plotly"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "from source"
+    return found
+
+
+def write(report: c.Report, folder: Path) -> list[Path]:
+    """Write report.json, report.html and report.md into ``folder``, each whole or not at all.
+
+    Everything is rendered before the first byte is written; a file is written beside its place and renamed.
+
+    Raises:
+        InputError: the folder cannot be made or written to.
+    """
+    from reports.html import render
+    from reports.markdown import render_markdown
+
+    texts = {
+        "report.json": c.to_json(report),
+        "report.html": render(report),
+        "report.md": render_markdown(report),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [_replace(folder / name, text) for name, text in texts.items()]
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise InputError(
+            f"cannot be written: {cause}", place=str(folder), remedy="choose another folder with -o"
+        ) from None
+
+
+def _replace(path: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,173 @@
+"""Divergence by depth: the same growing sequence, cut at positions of a workload, through pairs of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports.contract import Depth, DepthPoint, DepthSeries, Note, RangeInfo
+from reports.study import Target
+from specs.workloads import Range, Workload
+from verify.case import Case
+from verify.numerics.ulp import ulp_summary
+
+ROWS, DIM = 4, 32
+SPREAD = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One decoded token: the range that it belongs to and the KV length at which it is decoded."""
+
+    range: str
+    kv_len: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One pair of cells at one position."""
+
+    position: Position
+    left: str
+    right: str
+    point: DepthPoint
+
+
+def range_name(one: Range) -> str:
+    """What a range is called: ``SP03-M010``."""
+    return f"{one.conversation}-{one.message}"
+
+
+def positions(workload: Workload) -> list[Position]:
+    """Every decoded token of the workload, in order: token i of a range sees ``depth + i + 1`` tokens."""
+    return [Position(range_name(r), r.depth + i + 1) for r in workload.ranges for i in range(r.tokens)]
+
+
+def sample(workload: Workload, seed: int, each: int = 1) -> list[Position]:
+    """``each`` positions of every range, drawn without replacement."""
+    rng = np.random.default_rng(seed)
+    out: list[Position] = []
+    for r in workload.ranges:
+        chosen = sorted(rng.choice(r.tokens, size=min(each, r.tokens), replace=False).tolist())
+        out.extend(Position(range_name(r), r.depth + i + 1) for i in chosen)
+    return out
+
+
+def sequence(seed: int, tokens: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Scores ``[ROWS, tokens]`` and bf16 values ``[tokens, DIM]``; a shorter position sees a part of them."""
+    import ml_dtypes
+
+    rng = np.random.default_rng(seed)
+    scores = (rng.standard_normal((tokens, ROWS)) * SPREAD).astype(np.float32).T
+    values = rng.standard_normal((tokens, DIM)).astype(np.float32).astype(ml_dtypes.bfloat16)
+    return np.ascontiguousarray(scores), values
+
+
+def default_pairs(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
+    """Pairs that say most: backends on the first platform, then each backend across platforms."""
+    first = targets[0].platform_title
+    here = [t for t in targets if t.platform_title == first]
+    pairs = [(a, b) for i, a in enumerate(here) for b in here[i + 1 :]]
+    for backend in dict.fromkeys(t.backend for t in targets):
+        mine = [t for t in targets if t.backend == backend]
+        pairs += [(mine[0], other) for other in mine[1:]]
+    return pairs
+
+
+def measure(
+    where: Iterable[Position], pairs: Sequence[tuple[Target, Target]], seed: int, context: dict[str, int]
+) -> Iterator[list[Measured]]:
+    """For each position, every pair of cells. Cells that divide alike by one spec are computed once."""
+    where = list(where)
+    scores, values = sequence(seed, max(p.kv_len for p in where))
+    cells = list({id(t): t for pair in pairs for t in pair}.values())
+    for position in where:
+        n = position.kv_len
+        case = Case("depth", {"scores": scores[:, :n], "values": values[:n]}, context=context)
+        known: dict[Any, NDArray[Any]] = {}
+        outputs = {t.name: _output(case, t, known) for t in cells}
+        yield [_compare(position, a.name, b.name, outputs[a.name], outputs[b.name]) for a, b in pairs]
+
+
+def _output(case: Case, target: Target, known: dict[Any, NDArray[Any]]) -> NDArray[Any]:
+    from verify import plan
+
+    given: dict[str, Any] = case.shape()
+    partition = plan(target.spec, target.platform, **given)
+    key = (target.spec.content_hash, partition.tokens.shape, partition.tokens.tobytes())
+    if key not in known:
+        known[key] = case.emulate(target.spec, target.platform).output
+    return known[key]
+
+
+def _compare(position: Position, left: str, right: str, a: NDArray[Any], b: NDArray[Any]) -> Measured:
+    s = ulp_summary(a, b)
+    point = DepthPoint(
+        range=position.range,
+        position=position.kv_len,
+        n=s.n,
+        ulp_max=s.max or 0,
+        ulp_mean=s.mean or 0.0,
+        changed=(s.n - s.equal + s.zero_sign) / s.n,
+    )
+    return Measured(position, left, right, point)
+
+
+def depth(
+    workload: Workload,
+    targets: Sequence[Target],
+    seed: int,
+    context: dict[str, int],
+    *,
+    each: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Depth:
+    """The sampled study of a report."""
+    chosen = sample(workload, seed, each)
+    pairs = default_pairs(targets)
+    series: dict[tuple[str, str], list[DepthPoint]] = {(a.name, b.name): [] for a, b in pairs}
+    # The longest first: shapes that it compiles serve the shorter ones.
+    order = sorted(chosen, key=lambda p: -p.kv_len)
+    for done, found in enumerate(measure(order, pairs, seed, context), 1):
+        for m in found:
+            series[m.left, m.right].append(m.point)
+        progress(done, len(order))
+    shape = ", ".join(f"{k} {v}" for k, v in context.items())
+    return Depth(
+        format="bf16",
+        ranges=tuple(
+            RangeInfo(name=range_name(r), depth=r.depth, tokens=r.tokens, content=r.content)
+            for r in sorted(workload.ranges, key=lambda r: r.depth)
+        ),
+        series=tuple(
+            DepthSeries(left=a, right=b, points=tuple(sorted(points, key=lambda p: p.position)))
+            for (a, b), points in series.items()
+            if any(p.changed for p in points)
+        ),
+        sampled=len(chosen),
+        positions=workload.tokens,
+        seed=seed,
+        input=f"one growing sequence of random scores (normal, deviation {SPREAD:g}) and bf16 values, "
+        f"{ROWS} rows of {DIM} outputs; partition for {shape}.",
+        notes=_notes(series),
+    )
+
+
+def _notes(series: dict[tuple[str, str], list[DepthPoint]]) -> tuple[Note, ...]:
+    silent = [f"{a} and {b}" for (a, b), points in series.items() if not any(p.changed for p in points)]
+    notes = [
+        Note(
+            kind="limit",
+            text="Scores here are random and do not depend on the depth. In a real session the entropy of "
+            "the text changes with it, so a curve of one session mixes both.",
+        )
+    ]
+    if silent:
+        notes.append(
+            Note(kind="information", text=f"Bit-identical at every sampled position: {'; '.join(silent)}.")
+        )
+    return tuple(notes)

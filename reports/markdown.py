@@ -1,0 +1,54 @@
+"""A report as Markdown: the verdict and the tables, for a terminal, a review or an archive."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+
+from reports.contract import Report
+from reports.formatting import FILTERS
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!])")
+
+
+def escape(text: object) -> str:
+    """``text`` as plain Markdown text on one line: nothing in it is markup, HTML included."""
+    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def code(text: object) -> str:
+    """``text`` as code on one line, in a fence longer than any run of backticks in it, pipes escaped."""
+    line = " ".join(str(text).split())
+    if not line:
+        return ""
+    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}".replace("|", "\\|")
+
+
+def render_markdown(report: Report) -> str:
+    """The Markdown of ``report``."""
+    return _environment().get_template("report.md.j2").render(report=report)
+
+
+def _asset(name: str) -> str:
+    return (files("reports") / "templates" / name).read_text("utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    # Markdown has its own escaping: every value in the template goes through md or code.
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update({**FILTERS, "md": escape, "code": code})
+    return environment

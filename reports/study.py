@@ -1,0 +1,289 @@
+"""One input through every backend and platform: the cells of a report and what follows from them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports.contract import (
+    ArrayInfo,
+    Cell,
+    Exact,
+    InputInfo,
+    Note,
+    Ownership,
+    Study,
+    TokenRun,
+)
+from reports.readings import Errors, distances, histogram, number, reading, wide_site
+from reports.shape import geometry
+from reports.wording import study_verdict
+from specs import Platform, Spec
+from specs.errors import InputError, UnsupportedError
+from specs.formats import BASES, Format
+from verify.case import Case
+from verify.exact import Enclosure, exact_attention
+from verify.numerics.rounding import store
+from verify.partition import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One cell to compute. ``requested`` is the name that was asked for, where a spec was found by it."""
+
+    backend: str
+    spec: Spec
+    platform: Platform
+    platform_title: str
+    requested: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call the cell."""
+        return f"{self.backend} · {self.platform_title}"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a reader should know of an input."""
+
+    id: str
+    title: str
+    description: str
+    origin: str
+    licence: str
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The arrays of one cell: ``sites`` from the widest to the output."""
+
+    target: Target
+    plan: Plan
+    sites: tuple[tuple[str, Format, NDArray[Any]], ...]
+    lse: NDArray[Any] | None
+    dead_rows: int
+
+
+def compute(case: Case, target: Target) -> Computed:
+    """Emulate one cell.
+
+    Raises:
+        UlpscopeError: as `verify.emulator.emulate`.
+    """
+    result = case.emulate(target.spec, target.platform)
+    program = result.plan.program
+    wide = wide_site(program)
+    sites = [(name, _format(program.sites[name].type.format), result.trace[name]) for name in [wide] if name]
+    sites.append(("output", _format(program.sites["output"].type.format), result.output))
+    return Computed(target, result.plan, tuple(sites), result.lse, result.empty_rows)
+
+
+def _format(fmt: Format | None) -> Format:
+    assert fmt is not None, "an output is a float"
+    return fmt
+
+
+def exact_answer(case: Case) -> Enclosure:
+    """The real-number answer to ``case`` over all outputs, flat, in the order of `emulate`'s output.
+
+    Values (and q and k) are first rounded to bf16, as every walkthrough backend takes them. Scores of q and k
+    are summed in float64, which errs by less than 1e-13 of the largest product.
+    """
+    import ml_dtypes
+
+    def entry(array: NDArray[Any]) -> NDArray[np.float64]:
+        return store(array.astype(np.float64), BASES["bf16"]).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+    a = case.arrays
+    if "scores" in a:
+        scores = np.atleast_2d(a["scores"]).astype(np.float64)
+        values = a["values"] if a["values"].ndim == 2 else a["values"][:, None]
+        return _flat([exact_attention(_masked(scores, case.causal), entry(values))])
+    q, k, v = (entry(a[n]) for n in ("q", "k", "v"))
+    q = q if q.ndim == 3 else q[None]
+    scale = q.shape[-1] ** -0.5 if case.scale is None else case.scale
+    group = q.shape[1] // k.shape[1]
+    heads: list[Enclosure] = []
+    for h in range(q.shape[1]):
+        scores = q[:, h] @ k[:, h // group].T * scale
+        heads.append(exact_attention(_masked(scores, case.causal), v[:, h // group]))
+    return _flat(heads, axis=1)
+
+
+def _masked(scores: NDArray[np.float64], causal: bool) -> NDArray[np.float64]:
+    if not causal:
+        return scores
+    rows, tokens = scores.shape
+    last = np.arange(rows)[:, None] + tokens - rows
+    return np.where(np.arange(tokens) <= last, scores, -np.inf)
+
+
+def _flat(parts: Sequence[Enclosure], axis: int = 0) -> Enclosure:
+    stacked = np.stack([p.balls for p in parts], axis=axis)
+    return Enclosure(stacked.reshape(-1))
+
+
+def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[Note] = ()) -> Study:
+    """Run ``case`` through ``targets`` and gather everything that the report shows of it.
+
+    A cell that cannot be emulated says why; it does not stop the others.
+    """
+    exact = exact_answer(case)
+    done: list[Computed] = []
+    cells: list[Cell] = []
+    errors: dict[str, list[Errors]] = {}
+    for target in targets:
+        try:
+            computed = compute(case, target)
+        except UnsupportedError as error:
+            cells.append(_absent(target, error))
+            continue
+        cell, found = _cell(computed, exact)
+        done.append(computed)
+        cells.append(cell)
+        for (site, _, _), e in zip(computed.sites, found, strict=True):
+            errors.setdefault(site, []).append(e)
+    if not done:
+        raise InputError(
+            "no cell could be computed", place=case.name, remedy="see `ulpscope emulate` for the reason"
+        )
+    names = [c.target.name for c in done]
+    where = {c.target.name: (c.target.backend, c.target.platform_title) for c in done}
+    tables = [
+        distances(site, fmt, names, [c.sites[n][2] for c in done])
+        for n, (site, fmt, _) in enumerate(done[0].sites)
+        if all(len(c.sites) > n and c.sites[n][1] == fmt for c in done)
+    ]
+    words = {
+        d.site: ("mean" if d.outputs > 1 else "maximum") + f" {d.format} ULP at {d.site}" for d in tables
+    }
+    views = [view for d in tables if (view := geometry(words[d.site], d, where)) is not None]
+    return Study(
+        id=about.id,
+        input=_info(case, about),
+        verdict=study_verdict(cells, tables),
+        exact=_exact(exact),
+        cells=tuple(cells),
+        distances=tuple(tables),
+        geometry=tuple(views[:1]) if tables and tables[0].outputs == 1 else tuple(views),
+        histograms=tuple(
+            histogram(f"{fmt.name} distance from the exact answer, at {site}", fmt, names, errors[site])
+            for site, fmt, values in done[0].sites
+            if values.size > 1 and len(errors[site]) == len(names)
+        ),
+        ownership=tuple(_ownership(c) for c in done),
+        notes=(*notes, *_limits(done)),
+    )
+
+
+def _absent(target: Target, error: UnsupportedError) -> Cell:
+    return Cell(
+        name=target.name,
+        backend=target.backend,
+        platform=target.platform_title,
+        spec=target.spec.name,
+        requested=target.requested,
+        status="unsupported",
+        reason=error.cause,
+    )
+
+
+def _cell(computed: Computed, exact: Enclosure) -> tuple[Cell, list[Errors]]:
+    target = computed.target
+    read = [reading(site, values, fmt, exact) for site, fmt, values in computed.sites]
+    sizes = [group.tokens.size for group in computed.plan.groups] or [0]
+    content = hashlib.sha256()
+    for site, _, values in computed.sites:
+        content.update(site.encode() + b"\0" + np.ascontiguousarray(values).tobytes())
+    lse = computed.lse
+    form = computed.plan.program.sites["lse"].type.format if lse is not None else None
+    cell = Cell(
+        name=target.name,
+        backend=target.backend,
+        platform=target.platform_title,
+        spec=target.spec.name,
+        requested=target.requested,
+        status="computed",
+        content_hash=content.hexdigest(),
+        groups=computed.plan.count,
+        span=(min(sizes), max(sizes)),
+        outputs=computed.sites[-1][2].size,
+        readings=tuple(r for r, _ in read),
+        lse=None if lse is None or form is None else number(lse.reshape(-1)[0], form),
+        dead_rows=computed.dead_rows,
+    )
+    return cell, [e for _, e in read]
+
+
+def _ownership(computed: Computed) -> Ownership:
+    program = computed.plan.program
+    rules = computed.target.spec.levels
+    return Ownership(
+        cell=computed.target.name,
+        kv_len=computed.plan.kv_len,
+        rule=", ".join(f"{name} = {rules.get(name, '')}" for name in program.level_names),
+        groups=tuple(token_runs(group.tokens) for group in computed.plan.groups),
+    )
+
+
+def token_runs(tokens: NDArray[np.int64]) -> tuple[TokenRun, ...]:
+    """Tokens in visiting order as runs of consecutive ones."""
+    if not tokens.size:
+        return ()
+    cuts = np.flatnonzero(np.diff(tokens) != 1) + 1
+    return tuple(TokenRun(start=int(part[0]), count=len(part)) for part in np.split(tokens, cuts))
+
+
+def _limits(done: Sequence[Computed]) -> list[Note]:
+    """Where this length is too short to tell the platforms of a backend apart."""
+    notes: list[Note] = []
+    for backend in dict.fromkeys(c.target.backend for c in done):
+        mine = [
+            c for c in done if c.target.backend == backend and c.target.spec.name == _first(done, backend)
+        ]
+        same = len({(c.plan.tokens.shape, c.plan.tokens.tobytes()) for c in mine}) == 1
+        if len(mine) > 1 and same:
+            platforms = ", ".join(c.target.platform_title for c in mine)
+            notes.append(
+                Note(
+                    kind="limit",
+                    text=f"{backend} divides these {mine[0].plan.kv_len:,} tokens alike on {platforms}: "
+                    "this input cannot tell those platforms apart.",
+                )
+            )
+    return notes
+
+
+def _first(done: Sequence[Computed], backend: str) -> str:
+    return next(c.target.spec.name for c in done if c.target.backend == backend)
+
+
+def _info(case: Case, about: About) -> InputInfo:
+    hashes = case.hashes()
+    return InputInfo(
+        name=case.name,
+        title=about.title,
+        description=about.description,
+        origin=about.origin,
+        licence=about.licence,
+        arrays=tuple(
+            ArrayInfo(name=n, shape=a.shape, dtype=str(a.dtype), sha256=hashes[n])
+            for n, a in case.arrays.items()
+        ),
+        context={k: int(v) for k, v in case.shape().items()},
+    )
+
+
+def _exact(exact: Enclosure) -> Exact:
+    first = exact.balls[0]
+    return Exact(
+        sample=first.mid().str(16, radius=False),
+        method="softmax attention in ball arithmetic at 128 bits, on the inputs as rounded to bf16",
+        width=f"{2 * float(exact.radius.max()):.1e}",
+    )

@@ -1,0 +1,225 @@
+"""Inputs from files: npz and safetensors, read without pickle and checked before memory is taken for them.
+
+A file holds ``scores`` and ``values``, or ``q``, ``k`` and ``v``, and may hold ``scale``, ``causal`` and
+integers of the context (``batch``, ``kv_capacity``, ...) as scalars. npz has no bfloat16: give uint16 bit
+patterns and a string array ``dtype`` that says ``bfloat16``; in safetensors use BF16, and metadata for the
+scalars.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.context import CONTEXT
+from specs.errors import InputError, did_you_mean
+from verify.case import Case
+
+MAX_BYTES = 16 << 30
+ARRAYS = ("scores", "values", "q", "k", "v")
+SCALARS = ("scale", "causal")
+_READABLE = (*ARRAYS, *SCALARS, "dtype", *CONTEXT)
+
+
+def load_case(path: str | Path) -> Case:
+    """The input in ``path`` (.npz or .safetensors).
+
+    Raises:
+        InputError: the file is missing, truncated or of another kind; an array has an unknown name, is an
+            object array, or its bytes are not what its header says.
+    """
+    file = Path(path)
+    readers: dict[str, Callable[[Path], dict[str, NDArray[Any]]]] = {
+        ".npz": _npz,
+        ".safetensors": _safetensors,
+    }
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        raise InputError(
+            f"'{file.suffix}' files are not read", place=str(file), remedy="give .npz or .safetensors"
+        )
+    try:
+        if not file.is_file():
+            raise InputError("no such file", place=str(file), remedy="check the path")
+        found = reader(file)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise InputError(
+            f"cannot be read: {cause}", place=str(file), remedy="check the path and its permissions"
+        ) from None
+    return _case(file, found)
+
+
+def _case(file: Path, found: Mapping[str, NDArray[Any]]) -> Case:
+    for name in found:
+        if name not in _READABLE:
+            raise InputError(f"unknown array '{name}'", place=str(file), remedy=did_you_mean(name, _READABLE))
+    dtype = str(found["dtype"]) if "dtype" in found else ""
+    arrays = {n: _narrow(file, n, a, dtype) for n, a in found.items() if n in ARRAYS}
+    if set(arrays) not in ({"scores", "values"}, {"q", "k", "v"}):
+        held = ", ".join(arrays) or "none of them"
+        raise InputError(
+            f"holds {held}",
+            place=str(file),
+            remedy="give scores and values, or q, k and v, and not a mixture",
+        )
+    scalars = {n: _scalar(file, n, a) for n, a in found.items() if n not in (*ARRAYS, "dtype")}
+    return Case(
+        name=file.name,
+        arrays=arrays,
+        scale=float(scalars["scale"]) if "scale" in scalars else None,
+        causal=bool(scalars.get("causal", False)),
+        context={n: int(x) for n, x in scalars.items() if n in CONTEXT and n != "causal"},
+    )
+
+
+def _narrow(file: Path, name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    if array.dtype != np.uint16:
+        return array
+    if dtype not in ("bfloat16", "bf16", "BF16"):
+        raise InputError(
+            "uint16 without saying of what",
+            place=f"{file}: array '{name}'",
+            remedy="add a string array called dtype that says bfloat16",
+        )
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)
+
+
+def _scalar(file: Path, name: str, array: NDArray[Any]) -> float:
+    if array.size != 1 or array.dtype.kind not in "biuf" or not math.isfinite(float(array.reshape(())[()])):
+        raise InputError(
+            f"shape {array.shape}, dtype {array.dtype}",
+            place=f"{file}: '{name}'",
+            remedy=f"{name} is one finite number",
+        )
+    value = float(array.reshape(())[()])
+    if name != "scale" and value != int(value):
+        raise InputError(
+            f"{value} is not an integer", place=f"{file}: '{name}'", remedy=f"{name} is an integer"
+        )
+    return value
+
+
+@contextmanager
+def _readable(place: str) -> Generator[None]:
+    """Everything that a broken file makes a reader raise, as one message."""
+    try:
+        yield
+    except (
+        ValueError,
+        EOFError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        OverflowError,
+    ) as error:
+        raise InputError(
+            f"truncated or damaged: {error}",
+            place=place,
+            remedy="write the file again, with np.savez or safetensors",
+        ) from None
+    except (MemoryError, RuntimeError) as error:  # an encrypted member is a RuntimeError
+        raise InputError(
+            f"cannot be read: {error}", place=place, remedy="check how the file was written"
+        ) from None
+
+
+def _npz(file: Path) -> dict[str, NDArray[Any]]:
+    out: dict[str, NDArray[Any]] = {}
+    with _readable(str(file)), zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            place = f"{file}: array '{name}'"
+            if name not in _READABLE:
+                raise InputError(
+                    f"unknown array '{name[:60]}'", place=str(file), remedy=did_you_mean(name, _READABLE)
+                )
+            if member.file_size > MAX_BYTES:
+                raise InputError(
+                    f"{member.file_size} bytes", place=place, remedy=f"give at most {MAX_BYTES} bytes"
+                )
+            with _readable(place), archive.open(member) as stream:
+                out[name] = _npy(stream, member.file_size, place)
+    return out
+
+
+def _npy(stream: Any, size: int, place: str) -> NDArray[Any]:
+    """One .npy stream. The header is compared with the size of the member before anything is allocated."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"npy version {version}")
+    if dtype.hasobject:
+        raise InputError(
+            "an object array", place=place, remedy="store numbers: object arrays need pickle, which runs code"
+        )
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted > size:
+        raise ValueError(f"{shape} of {dtype} need {wanted} bytes, the member has {size}")
+    data = stream.read(wanted)
+    if len(data) != wanted:
+        raise ValueError(f"{len(data)} bytes instead of {wanted}")
+    array = np.frombuffer(data, dtype=dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
+    import ml_dtypes
+    from safetensors import SafetensorError, deserialize
+
+    kinds: dict[str, Any] = {
+        "F64": np.float64,
+        "F32": np.float32,
+        "F16": np.float16,
+        "BF16": ml_dtypes.bfloat16,
+        "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2,
+        "I64": np.int64,
+        "I32": np.int32,
+        "U16": np.uint16,
+    }
+    data = file.read_bytes()
+    out: dict[str, NDArray[Any]] = {}
+    with _readable(str(file)):
+        try:
+            tensors = deserialize(data)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from None
+        for name, info in tensors:
+            if info["dtype"] not in kinds:
+                raise InputError(
+                    f"dtype {info['dtype']}",
+                    place=f"{file}: array '{name[:60]}'",
+                    remedy=f"give one of {', '.join(kinds)}",
+                )
+            raw = np.frombuffer(bytes(info["data"]), dtype=kinds[info["dtype"]])
+            out[name] = raw.reshape(info["shape"])
+        for key, text in _metadata(data).items():
+            if key == "dtype":
+                out[key] = np.array(text)
+            elif key in (*SCALARS, *CONTEXT):
+                out.setdefault(key, np.array(float({"true": "1", "false": "0"}.get(text.lower(), text))))
+    return out
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    length = int.from_bytes(data[:8], "little")
+    header = json.load(io.BytesIO(data[8 : 8 + length]))
+    found = header.get("__metadata__", {})
+    return {str(k): str(v) for k, v in found.items()}
