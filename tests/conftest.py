@@ -1,0 +1,15 @@
+"""What holds for every test: how Hypothesis runs."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Time is not what these laws are about, and machines are shared. In CI the same examples run every time.
+settings.register_profile(
+    "ulpscope",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ulpscope")
