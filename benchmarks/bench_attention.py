@@ -79,7 +79,15 @@ def candidate(name: str, q: Any, k: Any, v: Any) -> tuple[Callable[[], Any], flo
     prepared = time.perf_counter()
     run = cache.run(spec, platform, q, k.shape[0], scale=SCALE)
     planned = time.perf_counter()
-    recipe, dynamic = dispatch(run.program, run.rows(), run.laid_out(), run.tables(), run.problem.kv_len, run.scalars, ["output", "lse"])
+    recipe, dynamic = dispatch(
+        run.program,
+        run.rows(),
+        run.laid_out(),
+        run.tables(),
+        run.problem.kv_len,
+        run.scalars,
+        ["output", "lse"],
+    )
     with x64():
         function = compiled(recipe)
         dynamic = jax.device_put(dynamic)
@@ -106,7 +114,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=27_525)
     parser.add_argument("--specs", default=",".join(SPECS))
-    parser.add_argument("--oracle", action="store_true", help="also time the scalar oracle per token and output element")
+    parser.add_argument(
+        "--oracle", action="store_true", help="also time the scalar oracle per token and output element"
+    )
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     shape = (options.tokens, KV_HEADS, HEAD_DIM)
@@ -117,7 +127,9 @@ def main() -> None:
     calls: dict[str, Callable[[], Any]] = {}
     for name in names:
         calls[name], prepare_ms, plan_ms, compile_s = candidate(name, q, k, v)
-        print(f"{name}: prepare K and V {prepare_ms:.0f} ms, bind and plan {plan_ms:.1f} ms, compile {compile_s:.1f} s")
+        print(
+            f"{name}: prepare K and V {prepare_ms:.0f} ms, bind and plan {plan_ms:.1f} ms, compile {compile_s:.1f} s"
+        )
     times: dict[str, list[tuple[float, float]]] = {n: [] for n in (*sides, *calls)}
     for _ in range(options.runs):
         for name, run in {**sides, **calls}.items():
@@ -125,11 +137,17 @@ def main() -> None:
             run()
             times[name].append(timed(run))
     best = min(sides, key=lambda n: float(np.median([w for w, _ in times[n]])))
-    print(f"\n{options.tokens} tokens, {Q_HEADS} query heads, {KV_HEADS} KV heads, head_dim {HEAD_DIM}; {options.runs} rounds")
-    print(f"{'':20s}wall ms (median, range)          CPU ms (median, range)           wall ratio to {best} (median, range)")
+    print(
+        f"\n{options.tokens} tokens, {Q_HEADS} query heads, {KV_HEADS} KV heads, head_dim {HEAD_DIM}; {options.runs} rounds"
+    )
+    print(
+        f"{'':20s}wall ms (median, range)          CPU ms (median, range)           wall ratio to {best} (median, range)"
+    )
     for name, pairs in times.items():
         ratios = [a[0] / b[0] for a, b in zip(pairs, times[best], strict=True)]
-        print(f"{name:20s}{spread([w for w, _ in pairs]):32s} {spread([c for _, c in pairs]):32s} {spread(ratios)}")
+        print(
+            f"{name:20s}{spread([w for w, _ in pairs]):32s} {spread([c for _, c in pairs]):32s} {spread(ratios)}"
+        )
     if options.oracle:
         oracle(names, times)
 
@@ -144,10 +162,16 @@ def oracle(names: list[str], times: dict[str, list[tuple[float, float]]]) -> Non
     q = rng.standard_normal((1, dim)).astype(ml_dtypes.bfloat16)
     for name in names:
         platform = load_platform(PLATFORM.get(name, "h200"))
-        _, cpu = timed(lambda n=name, p=platform: emulate(load_spec(f"walkthrough.{n}"), p, q=q, k=k, v=v, backend="oracle"))
+        _, cpu = timed(
+            lambda n=name, p=platform: emulate(
+                load_spec(f"walkthrough.{n}"), p, q=q, k=k, v=v, backend="oracle"
+            )
+        )
         slow = cpu / (tokens * dim)
         fast = float(np.median([c for _, c in times[name]])) / (27_525 * Q_HEADS * HEAD_DIM)
-        print(f"{name}: oracle {slow * 1e6:.0f} ns, engine {fast * 1e6:.3f} ns per token and output element: {slow / fast:,.0f} x")
+        print(
+            f"{name}: oracle {slow * 1e6:.0f} ns, engine {fast * 1e6:.3f} ns per token and output element: {slow / fast:,.0f} x"
+        )
 
 
 if __name__ == "__main__":

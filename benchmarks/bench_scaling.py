@@ -65,14 +65,18 @@ def memory(spec: Spec, tokens: int) -> None:
     )
 
 
-def steps(cache: KVCache, spec: Spec, platform: Platform, q: Any, length: int, runs: int, static: bool) -> list[tuple[float, float]]:
+def steps(
+    cache: KVCache, spec: Spec, platform: Platform, q: Any, length: int, runs: int, static: bool
+) -> list[tuple[float, float]]:
     """Wall and CPU ms of the compiled step at one length; with ``static`` in tables of exactly its own size."""
     run = cache.run(spec, platform, q, length, scale=SCALE, context={"q_heads": 24, "kv_heads": 4})
     padded = tables(run.plan, shape_of(run.plan)) if static else run.tables()
     laid_out = run.laid_out()
     if static:
         laid_out = KVCache(spec, run.problem.k, run.problem.v).exactly()
-    recipe, dynamic = dispatch(run.program, run.rows(), laid_out, padded, length, run.scalars, ["output", "lse"])
+    recipe, dynamic = dispatch(
+        run.program, run.rows(), laid_out, padded, length, run.scalars, ["output", "lse"]
+    )
     with x64():
         dynamic = jax.device_put(dynamic)
         function = compiled(recipe)
@@ -97,7 +101,9 @@ def linear(spec: Spec) -> None:
         times = np.array(steps(cache, spec, platform, q, length, 9, static=False))
         wall, cpu = np.median(times, axis=0)
         base = base or cpu / length
-        print(f"{length:7d} tokens: wall {wall:7.1f} ms, CPU {cpu:7.1f} ms, CPU per token / at 13,319: {cpu / length / base:.2f}")
+        print(
+            f"{length:7d} tokens: wall {wall:7.1f} ms, CPU {cpu:7.1f} ms, CPU per token / at 13,319: {cpu / length / base:.2f}"
+        )
 
 
 def sweep(spec: Spec, platform: Platform, every: int) -> None:
@@ -117,20 +123,26 @@ def sweep(spec: Spec, platform: Platform, every: int) -> None:
         shapes.add((run.padded, run.laid_out().capacity, run.tables().aligned))
     wall = time.perf_counter() - started
     cpu = time.process_time() - cpu
-    print(f"{spec.name} on {platform.name}: {len(lengths)} positions in {wall:.1f} s (CPU {cpu:.1f} s), {len(shapes)} compilations")
+    print(
+        f"{spec.name} on {platform.name}: {len(lengths)} positions in {wall:.1f} s (CPU {cpu:.1f} s), {len(shapes)} compilations"
+    )
     ratios: list[float] = []
     for length in (6_335, 13_319, 19_873, 27_525, 42_192, 61_000, 94_146, 122_863):
         shared = np.array(steps(cache, spec, platform, q, length, 15, static=False))[:, 1]
         static = np.array(steps(cache, spec, platform, q, length, 15, static=True))[:, 1]
         ratio = float(np.median(shared) / np.median(static))
         ratios.append(ratio)
-        print(f"{length:7d} tokens: shared {np.median(shared):6.2f} ms CPU, static {np.median(static):6.2f} ms, ratio {ratio:.2f}")
+        print(
+            f"{length:7d} tokens: shared {np.median(shared):6.2f} ms CPU, static {np.median(static):6.2f} ms, ratio {ratio:.2f}"
+        )
     print(f"ratio shared / static: median {np.median(ratios):.2f}, worst {max(ratios):.2f}")
 
 
 def main() -> None:
     """Run one part."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=("memory", "linear", "sweep"))
     parser.add_argument("--spec", default="walkthrough.flash_attention_2")
     parser.add_argument("--platform", default="h200")

@@ -77,7 +77,11 @@ def bind(
             levels.append(Level(name, resolver.level(rule, place)))
     numbers = spec.file.numbers
     if numbers is None:
-        raise SpecError(f"{spec.name} has no [numbers]", place=spec.place("numbers", ""), remedy="say compute = and inputs =")
+        raise SpecError(
+            f"{spec.name} has no [numbers]",
+            place=spec.place("numbers", ""),
+            remedy="say compute = and inputs =",
+        )
     inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats or {})
     lines: list[tuple[str, str, Node, Place]] = []
     for name, (text, place) in draft.constants.items():
@@ -138,7 +142,9 @@ def _options(spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
             raise SpecError(f"{spec.name} has no option '{name}'", remedy=did_you_mean(name, values))
         if type(value) is not type(values[name]):
             kind = type(values[name]).__name__
-            raise SpecError(f"option {name} = {value!r} is not a {kind}", remedy=f"its default is {values[name]!r}")
+            raise SpecError(
+                f"option {name} = {value!r} is not a {kind}", remedy=f"its default is {values[name]!r}"
+            )
         values[name] = value
     return values
 
@@ -166,7 +172,11 @@ def _apply(spec: Spec, draft: _Draft, number: int, variant: Any) -> None:
     if missing:
         place = spec.place(f"variant.{number}", "drop")
         known = {n for t in draft.sections.values() for n in t}
-        raise SpecError(f"drop names '{missing[0]}', which is no line", place=place, remedy=did_you_mean(missing[0], known))
+        raise SpecError(
+            f"drop names '{missing[0]}', which is no line",
+            place=place,
+            remedy=did_you_mean(missing[0], known),
+        )
 
 
 class _Integers(Mapping[str, Value]):
@@ -192,7 +202,7 @@ class _Integers(Mapping[str, Value]):
                 self._busy.discard(name)
         return self._known[name]
 
-    def __iter__(self):  # noqa: ANN204
+    def __iter__(self):
         return iter({**self._known, **self._let})
 
     def __len__(self) -> int:
@@ -236,7 +246,9 @@ class _Resolver:
         axes = {n.axis for n in index.walk() if isinstance(n, Pos)}
         if len(axes) != 1:
             raise SpecError(
-                f"view '{name}' must colour one axis, got {sorted(axes)}", place=place, remedy="use one pos(AXIS) in its index"
+                f"view '{name}' must colour one axis, got {sorted(axes)}",
+                place=place,
+                remedy="use one pos(AXIS) in its index",
             )
         return View(name, max(1, int(size)), axes.pop(), index)
 
@@ -265,10 +277,18 @@ class _Resolver:
                 return neutral if not left else left[0] if len(left) == 1 else replace(n, args=left)
             case Cmp(left=Num(bits=None), right=Num(bits=None)) if _whole(n.left) and _whole(n.right):
                 return TRUE if evaluate(n, {}, Place("")) else FALSE
-            case Op(op=op, args=args, format=None) if all(_whole(a) for a in args) and op not in ("/", "exp", "log"):
+            case Op(op=op, args=args, format=None) if all(_whole(a) for a in args) and op not in (
+                "/",
+                "exp",
+                "log",
+            ):
                 if op in ("+", "-", "*", "//", "%", "^", "min", "max", "ceildiv", "ceilpow2", "neg"):
                     value = evaluate(n, {}, Place(""))
-                    return Num(str(value), at=n.at) if int(value) >= 0 else Op("neg", (Num(str(-int(value)), at=n.at),), at=n.at)  # type: ignore[arg-type]
+                    return (
+                        Num(str(value), at=n.at)
+                        if int(value) >= 0
+                        else Op("neg", (Num(str(-int(value)), at=n.at),), at=n.at)
+                    )  # type: ignore[arg-type]
                 return n
             case _:
                 return n

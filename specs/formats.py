@@ -90,7 +90,9 @@ def parse_format(name: str) -> Format:
     seen: dict[str, bool] = {}
     for modifier in modifiers:
         if modifier not in MODIFIERS:
-            raise SpecError(f"unknown modifier '.{modifier}' in '{name}'", remedy=did_you_mean(modifier, MODIFIERS))
+            raise SpecError(
+                f"unknown modifier '.{modifier}' in '{name}'", remedy=did_you_mean(modifier, MODIFIERS)
+            )
         if modifier in seen:
             raise SpecError(f"modifier '.{modifier}' appears twice in '{name}'", remedy="write it once")
         seen[modifier] = True

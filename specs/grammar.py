@@ -117,11 +117,17 @@ class _Parser:
         args, flags = self._split_flags(tree, LEVELS[kind])
         want = 2 if kind == "view" else 1
         if len(args) != want:
-            raise self._error(tree, f"{kind}() takes {want} argument(s), got {len(args)}", "see the level rules in docs/language.md")
+            raise self._error(
+                tree,
+                f"{kind}() takes {want} argument(s), got {len(args)}",
+                "see the level rules in docs/language.md",
+            )
         keywords = self._keywords(tree, LEVELS[kind])
         unit = keywords.pop("unit", None)
         if kind in ("pieces", "deal") and unit is None:
-            raise self._error(tree, f"{kind}() needs unit=", "say how many tokens are never parted, as in unit=64")
+            raise self._error(
+                tree, f"{kind}() needs unit=", "say how many tokens are never parted, as in unit=64"
+            )
         keep = False
         if "empty" in keywords:
             word = keywords["empty"]
@@ -144,7 +150,9 @@ class _Parser:
     def _parse(self) -> ast.expr:
         text = self.text
         if not text.strip():
-            raise SpecError("empty expression", place=self.place, remedy="write an expression, or remove the line")
+            raise SpecError(
+                "empty expression", place=self.place, remedy="write an expression, or remove the line"
+            )
         if len(text) > MAX_LENGTH:
             raise SpecError(
                 f"expression of {len(text)} characters; the limit is {MAX_LENGTH}",
@@ -201,7 +209,9 @@ class _Parser:
 
     def _node(self, n: ast.expr, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self._error(n, f"expression deeper than {MAX_DEPTH} levels", "name its parts as sites of their own")
+            raise self._error(
+                n, f"expression deeper than {MAX_DEPTH} levels", "name its parts as sites of their own"
+            )
         at = n.col_offset
         match n:
             case ast.Constant():
@@ -213,33 +223,55 @@ class _Parser:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Logic("not", (self._node(operand, depth + 1),), at=at)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return Op(_BINARY[type(op)], (self._node(left, depth + 1), self._node(right, depth + 1)), at=at)
+                return Op(
+                    _BINARY[type(op)], (self._node(left, depth + 1), self._node(right, depth + 1)), at=at
+                )
             case ast.BinOp():
-                raise self._error(n, f"operator {type(n.op).__name__} is not part of the language", "use + - * / (// % ^ on integers)")
+                raise self._error(
+                    n,
+                    f"operator {type(n.op).__name__} is not part of the language",
+                    "use + - * / (// % ^ on integers)",
+                )
             case ast.BoolOp(op=op, values=values):
                 word = "and" if isinstance(op, ast.And) else "or"
                 return Logic(word, tuple(self._node(v, depth + 1) for v in values), at=at)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-                return Cmp(_COMPARE[type(op)], self._node(left, depth + 1), self._node(right, depth + 1), at=at)
+                return Cmp(
+                    _COMPARE[type(op)], self._node(left, depth + 1), self._node(right, depth + 1), at=at
+                )
             case ast.Compare():
-                raise self._error(n, "only single comparisons == != < <= > >= are allowed", "join two of them with 'and'")
+                raise self._error(
+                    n, "only single comparisons == != < <= > >= are allowed", "join two of them with 'and'"
+                )
             case ast.Call():
                 return self._call(n, depth)
             case ast.Attribute():
-                raise self._error(n, "attributes are not part of the language", "a dotted name must be called, as in mufu.ex2(x)")
+                raise self._error(
+                    n,
+                    "attributes are not part of the language",
+                    "a dotted name must be called, as in mufu.ex2(x)",
+                )
             case _:
-                raise self._error(n, f"{type(n).__name__} is not part of the language", "see the grammar in docs/language.md")
+                raise self._error(
+                    n,
+                    f"{type(n).__name__} is not part of the language",
+                    "see the grammar in docs/language.md",
+                )
 
     def _number(self, n: ast.Constant) -> Num:
         text = self.text[n.col_offset : n.end_col_offset]
         if isinstance(n.value, str):
             if not _WORD.fullmatch(n.value) or text[0] not in "'\"":
-                raise self._error(n, "a word in quotes has letters, digits, '.', '_' and '-' only", "as in fork == 'vllm'")
+                raise self._error(
+                    n, "a word in quotes has letters, digits, '.', '_' and '-' only", "as in fork == 'vllm'"
+                )
             return Num(f"'{n.value}'", at=n.col_offset)
         if isinstance(n.value, bool) or not isinstance(n.value, int | float):
             raise self._error(n, f"{text[:40]} is not a number", "write a decimal number, inf or a name")
         if text[:2].lower() in ("0x", "0o", "0b"):
-            raise self._error(n, f"bare constant {text}: value or bit pattern?", f"write bits({text}) for a bit pattern")
+            raise self._error(
+                n, f"bare constant {text}: value or bit pattern?", f"write bits({text}) for a bit pattern"
+            )
         if len(text) > 80:
             raise self._error(n, f"number of {len(text)} characters", "80 characters are the limit")
         return Num(text.replace("_", ""), at=n.col_offset)
@@ -251,7 +283,9 @@ class _Parser:
             parts.append(f.attr)
             f = f.value
         if not isinstance(f, ast.Name):
-            raise self._error(n, "only named functions can be called", "see the function table in docs/language.md")
+            raise self._error(
+                n, "only named functions can be called", "see the function table in docs/language.md"
+            )
         parts.append(f.id)
         return ".".join(reversed(parts))
 
@@ -298,10 +332,16 @@ class _Parser:
     def _arity(self, n: ast.Call, name: str, low: int, high: int) -> None:
         if n.keywords:
             word = n.keywords[0].arg
-            raise self._error(n.keywords[0], f"{name}() takes no keyword '{word}'", "give the arguments in order")
+            raise self._error(
+                n.keywords[0], f"{name}() takes no keyword '{word}'", "give the arguments in order"
+            )
         if not low <= len(n.args) <= high:
             want = str(low) if low == high else f"{low} to {high}"
-            raise self._error(n, f"{name}() takes {want} argument(s), got {len(n.args)}", "see the function table in docs/language.md")
+            raise self._error(
+                n,
+                f"{name}() takes {want} argument(s), got {len(n.args)}",
+                "see the function table in docs/language.md",
+            )
 
     # -- special forms ------------------------------------------------------------------------------------
 
@@ -344,7 +384,9 @@ class _Parser:
     def _call_shfl_xor(self, n: ast.Call, depth: int) -> Node:
         self._arity(n, "shfl_xor", 3, 3)
         axis = self._word(n.args[1], "the axis of shfl_xor()")
-        return self._xor(self._node(n.args[0], depth + 1), axis, self._node(n.args[2], depth + 1), n.col_offset)
+        return self._xor(
+            self._node(n.args[0], depth + 1), axis, self._node(n.args[2], depth + 1), n.col_offset
+        )
 
     def _call_butterfly(self, n: ast.Call, depth: int) -> Node:
         self._arity(n, "butterfly", 3, 2 + MAX_BUTTERFLY)
@@ -408,7 +450,9 @@ class _Parser:
             raise self._error(n, "tree too deep", "flatten it")
         if not isinstance(n, ast.Call) or not isinstance(n.func, ast.Name) or n.func.id not in TREES:
             word = n.func.id if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) else ""
-            raise self._error(n, "the last argument of a sum is its tree", did_you_mean(word, TREES) + ", as in seq()")
+            raise self._error(
+                n, "the last argument of a sum is its tree", did_you_mean(word, TREES) + ", as in seq()"
+            )
         kind = n.func.id
         low, high, inner_count, flags_allowed = TREES[kind]
         args, flags = self._split_flags(n, flags_allowed)

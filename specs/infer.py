@@ -50,11 +50,13 @@ class _Inference:
                     remedy="give one of them another name",
                 )
             if name in _BUILTIN or name in program.inputs:
-                raise SpecError(f"'{name}' is a name of the language", place=place, remedy="choose another name")
+                raise SpecError(
+                    f"'{name}' is a name of the language", place=place, remedy="choose another name"
+                )
             self.lines[name] = (section, name, expr, place)
         self.levels = program.level_names
         self.states = self._states(starts)
-        self.extras: dict[str, frozenset[str]] = {name: _NO_AXES for name in self.states}
+        self.extras: dict[str, frozenset[str]] = dict.fromkeys(self.states, _NO_AXES)
         self.sites: dict[str, Site] = {}
         self.types: dict[Node, Type] = {}
         self.busy: list[str] = []
@@ -93,11 +95,15 @@ class _Inference:
         for scope, name, start, place in starts:
             if scope not in (ROW, *self.levels):
                 raise SpecError(
-                    f"[state.{scope}] names no level", place=place, remedy=did_you_mean(scope, (ROW, *self.levels))
+                    f"[state.{scope}] names no level",
+                    place=place,
+                    remedy=did_you_mean(scope, (ROW, *self.levels)),
                 )
             if name not in self.lines:
                 raise SpecError(
-                    f"state '{name}' is never updated", place=place, remedy=f"add a site called {name} in a level's section"
+                    f"state '{name}' is never updated",
+                    place=place,
+                    remedy=f"add a site called {name} in a level's section",
                 )
             section = self.lines[name][0]
             low = self.levels.index(scope) + 1 if scope in self.levels else 0
@@ -116,13 +122,17 @@ class _Inference:
             site = self.sites.get(name)
             if site is None:
                 if name == "output":
-                    raise SpecError(f"{self.program.spec} has no site 'output'", remedy="add output = ... to [row]")
+                    raise SpecError(
+                        f"{self.program.spec} has no site 'output'", remedy="add output = ... to [row]"
+                    )
                 continue
             extra = site.type.axes - most
             if extra or site.section != ROW:
                 what = f"has the axes {sorted(extra)} left" if extra else f"stands in [{site.section}]"
                 raise SpecError(
-                    f"{name} {what}", place=site.place, remedy="reduce them: output is one value per column, lse one per row"
+                    f"{name} {what}",
+                    place=site.place,
+                    remedy="reduce them: output is one value per column, lse one per row",
                 )
 
     # -- sites --------------------------------------------------------------------------------------------
@@ -133,18 +143,26 @@ class _Inference:
         section, _, expr, place = self.lines[name]
         if name in self.busy:
             loop = " -> ".join([*self.busy[self.busy.index(name) :], name])
-            raise SpecError(f"'{name}' depends on itself ({loop})", place=place, remedy="refer to the step before with prev()")
+            raise SpecError(
+                f"'{name}' depends on itself ({loop})",
+                place=place,
+                remedy="refer to the step before with prev()",
+            )
         self.busy.append(name)
         try:
             resolved, kind = self._walk(expr, section, place)
         finally:
             self.busy.pop()
         if kind.kind == "word":
-            raise SpecError(f"'{name}' is a word, not a value", place=place, remedy="words belong in when = ...")
+            raise SpecError(
+                f"'{name}' is a word, not a value", place=place, remedy="words belong in when = ..."
+            )
         if kind.kind == "int" and isinstance(resolved, Num):
             kind = self._as_float(resolved, kind)
         if kind.kind == "float" and name in self.states:
-            kind = replace(kind, axes=kind.axes | frozenset(self.program.levels_to(section)) | self.extras[name])
+            kind = replace(
+                kind, axes=kind.axes | frozenset(self.program.levels_to(section)) | self.extras[name]
+            )
         self.sites[name] = Site(name, section, resolved, kind, place)
         return self.sites[name]
 
@@ -160,7 +178,10 @@ class _Inference:
     def _walk(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
         """The node with its reductions resolved, and its type."""
         new, kind = self._visit(n, section, place)
-        self.types[new] = kind
+        if section == CONSTANTS:  # the same text in a section of the kernel has the kernel's formats
+            self.types.setdefault(new, kind)
+        else:
+            self.types[new] = kind
         return new, kind
 
     def _visit(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
@@ -194,7 +215,9 @@ class _Inference:
                 return self._gather(n, section, place)
             case Pos(axis=axis):
                 if axis not in self.program.axes:
-                    raise self._fail(n, place, f"unknown axis '{axis}'", did_you_mean(axis, self.program.axes))
+                    raise self._fail(
+                        n, place, f"unknown axis '{axis}'", did_you_mean(axis, self.program.axes)
+                    )
                 axes = frozenset((*self.levels, TOKEN)) if axis == TOKEN else frozenset({axis})
                 return n, Type("int", axes)
             case Owns(level=level):
@@ -204,7 +227,12 @@ class _Inference:
             case Reduce():
                 return self._reduce(n, section, place)
             case _:
-                raise self._fail(n, place, f"{type(n).__name__.lower()} is not a value", "trees and levels have slots of their own")
+                raise self._fail(
+                    n,
+                    place,
+                    f"{type(n).__name__.lower()} is not a value",
+                    "trees and levels have slots of their own",
+                )
 
     def _literal(self, n: Num, text: str, section: str) -> Type:
         if text in ("true", "false"):
@@ -224,10 +252,17 @@ class _Inference:
         if name in self.lines:
             site = self.site(name)
             if name in self.states and section not in (*self._within(site.section), TOKEN):
-                raise self._fail(n, place, f"state '{name}' is read outside the level that updates it", f"write last({name})")
+                raise self._fail(
+                    n,
+                    place,
+                    f"state '{name}' is read outside the level that updates it",
+                    f"write last({name})",
+                )
             if site.section == CONSTANTS and site.type.kind == "float":
                 fmt = site.type.format
-                return replace(site.type, format=fmt if fmt and program.compute.holds(fmt) else self._compute(section))
+                return replace(
+                    site.type, format=fmt if fmt and program.compute.holds(fmt) else self._compute(section)
+                )
             return site.type
         if name in program.inputs or name in ("q", "k", "v"):
             if name not in program.inputs:
@@ -245,7 +280,9 @@ class _Inference:
             return Type("float", _NO_AXES, self._compute(section))
         if name == "it":
             if self.it is None:
-                raise self._fail(n, place, "'it' has a meaning inside first= only", "it is the first leaf of the sum")
+                raise self._fail(
+                    n, place, "'it' has a meaning inside first= only", "it is the first leaf of the sum"
+                )
             return self.it
         known = [*self.lines, *program.inputs, *_BUILTIN, *program.integers]
         raise self._fail(n, place, f"unknown name '{name}'", did_you_mean(name, known))
@@ -266,19 +303,25 @@ class _Inference:
             kind = Type("float", _NO_AXES, self._compute(section))
             self.types[n] = kind
             return kind
-        raise self._fail(n, place, f"a {kind.kind} where a number is needed", "integers with axes do not mix with floats")
+        raise self._fail(
+            n, place, f"a {kind.kind} where a number is needed", "integers with axes do not mix with floats"
+        )
 
     def _bool(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
         new, kind = self._walk(n, section, place)
         if kind.kind != "bool":
-            raise self._fail(n, place, f"a {kind.kind} where a condition is needed", "compare it with something")
+            raise self._fail(
+                n, place, f"a {kind.kind} where a condition is needed", "compare it with something"
+            )
         return new, kind
 
     def _coerce(self, left: Node, a: Type, right: Node, b: Type, n: Node, place: Place) -> None:
         for node, kind in ((left, a), (right, b)):
             if kind.kind == "int":
                 if kind.axes:
-                    raise self._fail(n, place, "an integer with axes next to a float", "keep integer and float sites apart")
+                    raise self._fail(
+                        n, place, "an integer with axes next to a float", "keep integer and float sites apart"
+                    )
                 self.types[node] = Type("float", _NO_AXES, self.program.compute)
 
     def _op(self, n: Op, section: str, place: Place) -> tuple[Node, Type]:
@@ -321,7 +364,9 @@ class _Inference:
             return new, Type("bool", axes)
         if {ta.kind, tb.kind} == {"int"} and (ta.axes or tb.axes):
             return new, Type("int", axes)
-        formats = [self._number(x, t, section, place).format for x, t in ((a, ta), (b, tb)) if not _neutral(x)]
+        formats = [
+            self._number(x, t, section, place).format for x, t in ((a, ta), (b, tb)) if not _neutral(x)
+        ]
         for x, t in ((a, ta), (b, tb)):
             self._number(x, t, section, place)
         return new, Type("float", axes, self._join(list(formats), section))
@@ -336,12 +381,18 @@ class _Inference:
             fmt = known if known is not None else fmt
         if isinstance(n, Last):
             if section in self._within(state.section) or section == TOKEN:
-                raise self._fail(n, place, f"last({n.state}) inside the fold of {n.state}", f"write prev({n.state})")
+                raise self._fail(
+                    n, place, f"last({n.state}) inside the fold of {n.state}", f"write prev({n.state})"
+                )
             return Type("float", frozenset(self.program.levels_to(state.scope)) | self.extras[n.state], fmt)
         if section not in self._within(state.section):
-            raise self._fail(n, place, f"prev({n.state}) outside the fold of {n.state}", f"write last({n.state})")
+            raise self._fail(
+                n, place, f"prev({n.state}) outside the fold of {n.state}", f"write last({n.state})"
+            )
         if n.level is not None and n.level not in state.levels:
-            raise self._fail(n, place, f"{n.state} is not folded over '{n.level}'", did_you_mean(n.level, state.levels))
+            raise self._fail(
+                n, place, f"{n.state} is not folded over '{n.level}'", did_you_mean(n.level, state.levels)
+            )
         return Type("float", frozenset(self.program.levels_to(state.section)) | self.extras[n.state], fmt)
 
     def _gather(self, n: At, section: str, place: Place) -> tuple[Node, Type]:
@@ -361,7 +412,10 @@ class _Inference:
         return replace(n, arg=arg, moves=tuple(moves)), replace(kind, axes=axes)
 
     def _reduce(self, n: Reduce, section: str, place: Place) -> tuple[Node, Type]:
-        parts = [self._bool(a, section, place) if n.kind == "any" else self._float(a, section, place) for a in n.args]
+        parts = [
+            self._bool(a, section, place) if n.kind == "any" else self._float(a, section, place)
+            for a in n.args
+        ]
         args = tuple(p for p, _ in parts)
         axes = frozenset[str]().union(*(t.axes for _, t in parts))
         over = self._over(n, axes, section, place)
@@ -407,11 +461,16 @@ class _Inference:
             return over
         if not over:
             raise self._fail(
-                n, place, f"nothing to reduce: the value has the axes {sorted(axes)} in [{section}]", "move the line to an outer section, or give over="
+                n,
+                place,
+                f"nothing to reduce: the value has the axes {sorted(axes)} in [{section}]",
+                "move the line to an outer section, or give over=",
             )
         if not over <= axes | {ROW} and n.by is None:
             missing = sorted(over - axes - {ROW})
-            raise self._fail(n, place, f"the value has no axis '{missing[0]}'", f"its axes are {sorted(axes)}")
+            raise self._fail(
+                n, place, f"the value has no axis '{missing[0]}'", f"its axes are {sorted(axes)}"
+            )
         return over
 
 
@@ -419,4 +478,6 @@ def _neutral(n: Node) -> bool:
     """Literals that every float format holds: they do not widen a select."""
     if isinstance(n, Op) and n.op == "neg":
         return _neutral(n.args[0])
-    return (isinstance(n, Num) and n.text in ("0", "1", "0.0", "1.0")) or (isinstance(n, Name) and n.id == "inf")
+    return (isinstance(n, Num) and n.text in ("0", "1", "0.0", "1.0")) or (
+        isinstance(n, Name) and n.id == "inf"
+    )

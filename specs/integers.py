@@ -63,8 +63,12 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
                 return go(a) if go(c) else go(b)
             case Cmp(op=op, left=left, right=right):
                 a, b = go(left), go(right)
-                if isinstance(a, str) != isinstance(b, str) or (isinstance(a, str) and op not in ("==", "!=")):
-                    raise fail(n, f"cannot compare {a!r} {op} {b!r}", "compare numbers with numbers, words with ==")
+                if isinstance(a, str) != isinstance(b, str) or (
+                    isinstance(a, str) and op not in ("==", "!=")
+                ):
+                    raise fail(
+                        n, f"cannot compare {a!r} {op} {b!r}", "compare numbers with numbers, words with =="
+                    )
                 return _COMPARE[op](a, b)
             case Logic(op="not", args=(a,)):
                 return not go(a)
@@ -73,7 +77,11 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
             case Op(op=op, args=args, format=None):
                 return bounded(n, apply(n, op, [integer(a) for a in args]))
             case _:
-                raise fail(n, f"{type(n).__name__.lower()} is not part of an integer formula", "use + - * // % ^, comparisons, select, min, max, ceildiv and rules")
+                raise fail(
+                    n,
+                    f"{type(n).__name__.lower()} is not part of an integer formula",
+                    "use + - * // % ^, comparisons, select, min, max, ceildiv and rules",
+                )
 
     def apply(n: Node, op: str, v: list[int]) -> int:
         match op:
@@ -104,7 +112,11 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
             case "/":
                 raise fail(n, "'/' does not divide integers", "use // (rounded down) or ceildiv(a, b)")
             case _:
-                raise fail(n, f"{op}() is not a function of integers", f"use {', '.join(sorted(INTEGER_ONLY))}, min, max or a rule")
+                raise fail(
+                    n,
+                    f"{op}() is not a function of integers",
+                    f"use {', '.join(sorted(INTEGER_ONLY))}, min, max or a rule",
+                )
 
     def bounded(n: Node, value: int) -> int:
         if abs(value) > MAX_INT:

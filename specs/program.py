@@ -91,7 +91,9 @@ class Program:
     views: Mapping[str, View]
     states: Mapping[str, State]
     sites: Mapping[str, Site]
-    integers: Mapping[str, int | bool | float | str] = field(default_factory=dict[str, int | bool | float | str])
+    integers: Mapping[str, int | bool | float | str] = field(
+        default_factory=dict[str, int | bool | float | str]
+    )
     types: Mapping[Node, Type] = field(default_factory=dict[Node, Type], repr=False)
 
     @property

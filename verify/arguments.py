@@ -86,7 +86,11 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
         )
     if array.ndim not in ndim:
         wanted = " or ".join(str(n) for n in ndim)
-        raise InputError(f"shape {array.shape} has {array.ndim} dimensions, not {wanted}", place=place, remedy="see the docstring of emulate()")
+        raise InputError(
+            f"shape {array.shape} has {array.ndim} dimensions, not {wanted}",
+            place=place,
+            remedy="see the docstring of emulate()",
+        )
     return array
 
 
@@ -131,7 +135,9 @@ def _visible(queries: int, repeat: int, kv_len: int, causal: bool, window: int) 
     return low.astype(np.int32), high.astype(np.int32)
 
 
-def from_scores(scores: Any, values: Any, inputs: Mapping[str, Format], compute: Format, causal: bool, window: int) -> Problem:
+def from_scores(
+    scores: Any, values: Any, inputs: Mapping[str, Format], compute: Format, causal: bool, window: int
+) -> Problem:
     """The problem of ready scores: ``scores [rows, kv_len]`` (or one row), ``values [kv_len, dim]`` (or one column).
 
     Raises:
@@ -142,16 +148,24 @@ def from_scores(scores: Any, values: Any, inputs: Mapping[str, Format], compute:
     v = v[:, None] if v.ndim == 1 else v
     if s.shape[1] != v.shape[0]:
         raise InputError(
-            f"scores have {s.shape[1]} tokens, values have {v.shape[0]}", place="argument values", remedy="scores are [rows, kv_len], values [kv_len, dim]"
+            f"scores have {s.shape[1]} tokens, values have {v.shape[0]}",
+            place="argument values",
+            remedy="scores are [rows, kv_len], values [kv_len, dim]",
         )
     if v.shape[1] == 0 or s.shape[0] == 0:
-        raise InputError(f"scores {s.shape} and values {v.shape} have nothing to compute", place="argument scores", remedy="give at least one row and one column")
+        raise InputError(
+            f"scores {s.shape} and values {v.shape} have nothing to compute",
+            place="argument scores",
+            remedy="give at least one row and one column",
+        )
     _require_finite("scores", s, masks=True)
     _require_finite("values", v)
     exact = s.astype(storage_dtype(compute))
     if not np.array_equal(exact.astype(np.float64), s.astype(np.float64)):
         raise InputError(
-            f"scores of dtype {s.dtype} are no values of {compute}", place="argument scores", remedy="round them yourself, as in scores.astype(np.float32)"
+            f"scores of dtype {s.dtype} are no values of {compute}",
+            place="argument scores",
+            remedy="round them yourself, as in scores.astype(np.float32)",
         )
     v = rounded(v, inputs["v"])
     _require_finite("values (after rounding on entry)", v)
@@ -186,22 +200,40 @@ def from_qkv(
     queries, q_heads, depth = full.shape
     kv_len, heads, key_depth = key.shape
     if key_depth != depth:
-        raise InputError(f"q has head_dim {depth}, k has {key_depth}", place="argument k", remedy="k is [kv_len, kv_heads, head_dim]")
+        raise InputError(
+            f"q has head_dim {depth}, k has {key_depth}",
+            place="argument k",
+            remedy="k is [kv_len, kv_heads, head_dim]",
+        )
     if value.shape[:2] != key.shape[:2]:
-        raise InputError(f"k is {key.shape}, v is {value.shape}", place="argument v", remedy="v has the tokens and heads of k")
+        raise InputError(
+            f"k is {key.shape}, v is {value.shape}",
+            place="argument v",
+            remedy="v has the tokens and heads of k",
+        )
     if 0 in (queries, q_heads, depth, heads, value.shape[2]):
-        raise InputError(f"q {full.shape}, k {key.shape}, v {value.shape}: an axis is empty", place="argument q", remedy="only kv_len may be 0")
+        raise InputError(
+            f"q {full.shape}, k {key.shape}, v {value.shape}: an axis is empty",
+            place="argument q",
+            remedy="only kv_len may be 0",
+        )
     if q_heads % heads:
         raise InputError(
-            f"{q_heads} query heads are not a multiple of {heads} KV heads", place="argument q", remedy="grouped-query attention gives every KV head the same number of query heads"
+            f"{q_heads} query heads are not a multiple of {heads} KV heads",
+            place="argument q",
+            remedy="grouped-query attention gives every KV head the same number of query heads",
         )
     if causal and queries > kv_len:
-        raise InputError(f"{queries} queries but {kv_len} tokens", place="argument causal", remedy="causal queries are the last tokens of the sequence")
+        raise InputError(
+            f"{queries} queries but {kv_len} tokens",
+            place="argument causal",
+            remedy="causal queries are the last tokens of the sequence",
+        )
     for name, array in (("q", query), ("k", key), ("v", value)):
         _require_finite(name, array)
-    scale = float(depth) ** -0.5 if scale is None else float(scale)
-    if not np.isfinite(scale):
-        raise InputError(f"scale = {scale}", place="argument scale", remedy="give a finite number")
+    factor = float(depth) ** -0.5 if scale is None else float(scale)
+    if not np.isfinite(factor):
+        raise InputError(f"scale = {factor}", place="argument scale", remedy="give a finite number")
     full = rounded(full, inputs["q"], keep_narrow=True)
     key = rounded(key, inputs["k"], keep_narrow=True)
     value = rounded(value, inputs["v"])
@@ -209,7 +241,9 @@ def from_qkv(
         _require_finite(f"{name} (after rounding on entry)", array)
     group = q_heads // heads
     low, high = _visible(queries, group, kv_len, causal, window)
-    rows = np.moveaxis(full.reshape(queries, heads, group, depth), 1, 0).reshape(heads, queries * group, depth)
+    rows = np.moveaxis(full.reshape(queries, heads, group, depth), 1, 0).reshape(
+        heads, queries * group, depth
+    )
     return Problem(
         heads=heads,
         rows=queries * group,
@@ -221,7 +255,7 @@ def from_qkv(
         formats={"q": _FLOATS[full.dtype], "k": _FLOATS[key.dtype], "v": _FLOATS[value.dtype]},
         low=low,
         high=high,
-        scale=scale,
+        scale=factor,
         queries=queries,
     )
 
@@ -240,7 +274,9 @@ def query_rows(q: Any, like: Problem, fmt: Format) -> tuple[Floats, Format, tupl
     depth = like.k.shape[2]
     if query.shape[1] != depth or query.shape[0] == 0 or query.shape[0] % like.heads:
         raise InputError(
-            f"q is {query.shape} for {like.heads} KV heads of {depth}", place="argument q", remedy="q is [q_heads, head_dim], q_heads a multiple of kv_heads"
+            f"q is {query.shape} for {like.heads} KV heads of {depth}",
+            place="argument q",
+            remedy="q is [q_heads, head_dim], q_heads a multiple of kv_heads",
         )
     _require_finite("q", query)
     stored = rounded(query, fmt, keep_narrow=True)

@@ -19,6 +19,7 @@ from verify.arguments import Problem, from_qkv, from_scores
 from verify.engine.layout import KV, Buckets, Tables, bucket, prepare, tables
 from verify.engine.run import Rows, evaluate_sites
 from verify.engine.support import check_supported
+from verify.judge import constants, judge
 from verify.numerics.rounding import storage_dtype
 from verify.partition import Plan, plan_program
 
@@ -40,7 +41,11 @@ class Trace(Mapping[str, NDArray[Any]]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         names = self._run.site_names()
         if name not in names:
-            raise InputError(f"no site '{name}'", place=f"trace of {self._run.program.spec}", remedy=did_you_mean(name, names))
+            raise InputError(
+                f"no site '{name}'",
+                place=f"trace of {self._run.program.spec}",
+                remedy=did_you_mean(name, names),
+            )
         return self._run.outward(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -128,10 +133,25 @@ def emulate(
             emulate faithfully.
     """
     if backend not in BACKENDS:
-        raise InputError(f"unknown backend '{backend}'", place="argument backend", remedy=did_you_mean(backend, BACKENDS))
+        raise InputError(
+            f"unknown backend '{backend}'", place="argument backend", remedy=did_you_mean(backend, BACKENDS)
+        )
     if kv_lens is not None:
         return _ragged(
-            spec, platform, q, k, v, kv_lens, dict(scale=scale, causal=causal, kv_capacity=kv_capacity, context=context, options=options, backend=backend)
+            spec,
+            platform,
+            q,
+            k,
+            v,
+            kv_lens,
+            dict(
+                scale=scale,
+                causal=causal,
+                kv_capacity=kv_capacity,
+                context=context,
+                options=options,
+                backend=backend,
+            ),
         )
     given: dict[str, Any] = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
     problem = _problem(spec, scores, values, q, k, v, scale, causal, int(given.get("window") or 0))
@@ -142,17 +162,29 @@ def emulate(
 
 
 def _problem(
-    spec: Spec, scores: Any, values: Any, q: Any, k: Any, v: Any, scale: float | None, causal: bool, window: int
+    spec: Spec,
+    scores: Any,
+    values: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    scale: float | None,
+    causal: bool,
+    window: int,
 ) -> Problem:
     numbers = spec.numbers
     inputs = {n: numbers.input_format(n) for n in ("q", "k", "v")}
     if scores is not None or values is not None:
         if scores is None or values is None or not (q is None and k is None and v is None):
-            raise InputError("give scores and values, or q, k and v", place="arguments", remedy="not a mixture of the two")
+            raise InputError(
+                "give scores and values, or q, k and v", place="arguments", remedy="not a mixture of the two"
+            )
         return from_scores(scores, values, inputs, numbers.compute_format, causal, window)
     missing = [name for name, x in (("q", q), ("k", k), ("v", v)) if x is None]
     if missing:
-        raise InputError(f"{missing[0]} is not given", place="arguments", remedy="give q, k and v, or scores and values")
+        raise InputError(
+            f"{missing[0]} is not given", place="arguments", remedy="give q, k and v, or scores and values"
+        )
     return from_qkv(q, k, v, inputs, scale, causal, window)
 
 
@@ -170,13 +202,21 @@ def _shape(problem: Problem) -> dict[str, Any]:
     return shape
 
 
-def _ragged(spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Sequence[int], rest: dict[str, Any]) -> list[Result]:
+def _ragged(
+    spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Sequence[int], rest: dict[str, Any]
+) -> list[Result]:
     lengths = [int(n) for n in kv_lens]
     if q is None or k is None or v is None:
-        raise InputError("ragged batches take q, k and v", place="argument kv_lens", remedy="call emulate once a sequence for ready scores")
+        raise InputError(
+            "ragged batches take q, k and v",
+            place="argument kv_lens",
+            remedy="call emulate once a sequence for ready scores",
+        )
     if not lengths or not (len(q) == len(k) == len(v) == len(lengths)):
         raise InputError(
-            f"{len(lengths)} lengths for batches of {len(q)}, {len(k)} and {len(v)}", place="argument kv_lens", remedy="give one length for each sequence"
+            f"{len(lengths)} lengths for batches of {len(q)}, {len(k)} and {len(v)}",
+            place="argument kv_lens",
+            remedy="give one length for each sequence",
         )
     longest = max(lengths)
     extra = dict(rest.pop("context") or {})
@@ -185,9 +225,23 @@ def _ragged(spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Seq
     results: list[Result] = []
     for i, n in enumerate(lengths):
         if not 0 <= n <= len(k[i]):
-            raise InputError(f"length {n} of sequence {i} is not in 0..{len(k[i])}", place="argument kv_lens", remedy="k and v hold the longest sequence")
+            raise InputError(
+                f"length {n} of sequence {i} is not in 0..{len(k[i])}",
+                place="argument kv_lens",
+                remedy="k and v hold the longest sequence",
+            )
         results.append(
-            emulate(spec, platform, q=q[i], k=k[i][:n], v=v[i][:n], batch=len(lengths), kv_capacity=capacity, context=context, **rest)
+            emulate(
+                spec,
+                platform,
+                q=q[i],
+                k=k[i][:n],
+                v=v[i][:n],
+                batch=len(lengths),
+                kv_capacity=capacity,
+                context=context,
+                **rest,
+            )
         )
     return results
 
@@ -220,7 +274,13 @@ class Run:
 
     @classmethod
     def start(
-        cls, spec: Spec, platform: Platform, problem: Problem, given: Mapping[str, Any], options: Mapping[str, Any], backend: str,
+        cls,
+        spec: Spec,
+        platform: Platform,
+        problem: Problem,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
+        backend: str,
         kv: KV | None = None,
     ) -> Run:
         """Bind ``spec`` to ``problem``.
@@ -244,11 +304,16 @@ class Run:
         program = bind(spec, context, options, formats)
         plan = plan_program(program, context)
         depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
-        scalars = {"scale": problem.scale, "rsqrt_head_dim": float(depth) ** -0.5, "q_scale": problem.scale * float(depth) ** 0.5}
+        scalars = {
+            "scale": problem.scale,
+            "rsqrt_head_dim": float(depth) ** -0.5,
+            "q_scale": problem.scale * float(depth) ** 0.5,
+        }
         run = cls(spec, platform, problem, program, plan, scalars, backend, options, kv)
         if backend == "engine":
             check_supported(program)
             _faithful()
+            run.scalars = {**scalars, **constants(program, plan, scalars)}
 
             def plan_at(length: int) -> Plan:
                 other = make_context({**full, "kv_len": length}, place="bucket")
@@ -301,12 +366,16 @@ class Run:
         if not names:
             return
         if self.backend == "oracle":
-            from verify.judge import judge
-
             self.known |= judge(self.program, self.plan, self.problem, self.scalars, names)
             return
         found, exact = evaluate_sites(
-            self.program, self.rows(), self.laid_out(), self.tables(), self.problem.kv_len, self.scalars, names
+            self.program,
+            self.rows(),
+            self.laid_out(),
+            self.tables(),
+            self.problem.kv_len,
+            self.scalars,
+            names,
         )
         self.exact_path |= exact
         for name, data in found.items():
@@ -315,7 +384,9 @@ class Run:
     def rows(self) -> Rows:
         """The query rows as the array engine takes them."""
         p = self.problem
-        return Rows(p.q, p.scores, p.low, p.high, {n: f for n, f in p.formats.items() if n in ("q", "scores")})
+        return Rows(
+            p.q, p.scores, p.low, p.high, {n: f for n, f in p.formats.items() if n in ("q", "scores")}
+        )
 
     def laid_out(self) -> KV:
         """K and V as the array engine takes them."""
@@ -334,7 +405,9 @@ class Run:
         token = "token" in kinds
         if token:
             data = np.moveaxis(data, lead + 3, lead + 1)
-            data = data.reshape(*data.shape[:lead], data.shape[lead] * data.shape[lead + 1], *data.shape[lead + 2 :])
+            data = data.reshape(
+                *data.shape[:lead], data.shape[lead] * data.shape[lead + 1], *data.shape[lead + 2 :]
+            )
         inner = lead + int(token)
         data = np.moveaxis(data, (inner, inner + 1), (0, 1))
         sizes = dict(zip((*self.program.level_names, "token"), self.plan.tokens.shape, strict=True))
@@ -370,7 +443,11 @@ def _agree(context: Mapping[str, Any], problem: Problem) -> None:
     for name, value in _shape(problem).items():
         part = name in ("q_heads", "kv_heads") and context[name] > value
         if context[name] != value and name != "element_bytes" and not part:
-            raise InputError(f"context says {name} = {context[name]}, the arrays say {value}", place="argument context", remedy=f"leave {name} out of the context")
+            raise InputError(
+                f"context says {name} = {context[name]}, the arrays say {value}",
+                place="argument context",
+                remedy=f"leave {name} out of the context",
+            )
 
 
 def _faithful() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.program import Program
+from specs.program import CONSTANTS, Program
 from verify.arguments import Problem
 from verify.definition import RowInputs, ScalarArithmetic, evaluate
 from verify.numerics.rounding import store
@@ -36,20 +36,37 @@ def judge(
         by site ``[kv_head, row, *axes]`` (``[pair, *axes]`` where ``rows`` is given) in the storage dtype of the
         site's format or bool, NaN or False where nothing stands.
     """
-    pairs = [(h, r) for h in range(problem.heads) for r in range(problem.rows)] if rows is None else list(rows)
+    pairs = (
+        [(h, r) for h in range(problem.heads) for r in range(problem.rows)] if rows is None else list(rows)
+    )
     found: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for head, row in pairs:
-        values = evaluate(program, plan, row_inputs(program, problem, scalars, head, row), names, ScalarArithmetic(), dims)
+        values = evaluate(
+            program, plan, row_inputs(program, problem, scalars, head, row), names, ScalarArithmetic(), dims
+        )
         for name in names:
             found[name].append(_stored(program, name, values[name]))
     result: dict[str, NDArray[Any]] = {}
     for name, parts in found.items():
         data = np.stack(parts)
-        result[name] = data if rows is not None else data.reshape(problem.heads, problem.rows, *data.shape[1:])
+        result[name] = (
+            data if rows is not None else data.reshape(problem.heads, problem.rows, *data.shape[1:])
+        )
     return result
 
 
-def row_inputs(program: Program, problem: Problem, scalars: Mapping[str, float], head: int, row: int) -> RowInputs:
+def constants(program: Program, plan: Plan, scalars: Mapping[str, float]) -> dict[str, float]:
+    """The values of the spec's ``[constants]``, which the host computes in f64 unless a line says otherwise."""
+    names = [s.name for s in program.sites.values() if s.section == CONSTANTS]
+    if not names:
+        return {}
+    values = evaluate(program, plan, RowInputs(scalars=scalars), names, ScalarArithmetic())
+    return {name: float(values[name].item()) for name in names}
+
+
+def row_inputs(
+    program: Program, problem: Problem, scalars: Mapping[str, float], head: int, row: int
+) -> RowInputs:
     """One row of ``problem``, as the definition takes it: float64 values of the input formats."""
     low, high = int(problem.low[row]), int(problem.high[row])
     feed: dict[str, NDArray[Any]] = {}

@@ -111,7 +111,12 @@ def plan(spec: Spec, platform: Platform, *, options: Mapping[str, Any] | None = 
 
 
 def plan_ragged(
-    spec: Spec, platform: Platform, *, kv_lens: Sequence[int], options: Mapping[str, Any] | None = None, **context: Any
+    spec: Spec,
+    platform: Platform,
+    *,
+    kv_lens: Sequence[int],
+    options: Mapping[str, Any] | None = None,
+    **context: Any,
 ) -> tuple[Plan, ...]:
     """One plan for each sequence of a ragged batch; the batch and its largest length are seen by every formula.
 
@@ -119,7 +124,9 @@ def plan_ragged(
         InputError: ``kv_lens`` is empty, or as `plan`.
     """
     if len(kv_lens) == 0:
-        raise InputError("no sequence in the batch", place="kv_lens", remedy="give one length for each sequence")
+        raise InputError(
+            "no sequence in the batch", place="kv_lens", remedy="give one length for each sequence"
+        )
     shared = {"max_kv_len": max(kv_lens), "batch": len(kv_lens), **context}
     if "kv_capacity" not in shared:
         shared["kv_capacity"] = max(kv_lens)
@@ -155,14 +162,20 @@ def _apply(
     if rule.kind == "tiles":
         width = _int(rule.args[0])
         count = -(-size // width)
+        _bound(count * width * lengths.size)
         of_piece = -(-lengths // width)
         visit = np.arange(count)
-        tile = np.where(visit < of_piece[..., None], of_piece[..., None] - 1 - visit, visit) if rule.desc else visit
+        tile = (
+            np.where(visit < of_piece[..., None], of_piece[..., None] - 1 - visit, visit)
+            if rule.desc
+            else visit
+        )
         where = np.asarray(tile)[..., None] * width + np.arange(width)
     elif rule.kind == "pieces":
         pieces, unit = max(1, _int(rule.args[0])), _int(rule.unit)
         whole = lengths if rule.of is None else np.full_like(lengths, _int(rule.of))
-        width = -(-(-(-whole // unit)) // pieces) * unit
+        units = -(-whole // unit)
+        width = -(-units // pieces) * unit
         widest = int(width.max(initial=0))
         _bound(pieces * max(1, widest) * lengths.size)
         start = np.arange(pieces) * width[..., None]
@@ -171,7 +184,8 @@ def _apply(
         where = np.where(inside < width[..., None, None], where, size)
     else:
         pieces, unit = max(1, _int(rule.args[0])), _int(rule.unit)
-        rounds = -(-(-(-size // unit)) // pieces)
+        units = -(-size // unit)
+        rounds = -(-units // pieces)
         _bound(pieces * max(1, rounds) * unit * lengths.size)
         turn = np.arange(rounds)[None, :, None] * pieces + np.arange(pieces)[:, None, None]
         where = (turn * unit + np.arange(unit)).reshape(pieces, rounds * unit)

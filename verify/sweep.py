@@ -63,7 +63,9 @@ class KVCache:
         """
         if not 0 <= length <= self.tokens:
             raise InputError(
-                f"length {length} is not in 0..{self.tokens}", place="argument lengths", remedy="the cache holds no more tokens"
+                f"length {length} is not in 0..{self.tokens}",
+                place="argument lengths",
+                remedy="the cache holds no more tokens",
             )
         rows, fmt, shape = query_rows(q, self._problem, self.inputs["q"])
         count = rows.shape[1]
@@ -120,9 +122,13 @@ def sweep(
     q = np.asarray(queries)
     if q.ndim == 3 and len(q) != len(lengths):
         raise InputError(
-            f"{len(q)} queries for {len(lengths)} lengths", place="argument queries", remedy="give one query for each length"
+            f"{len(q)} queries for {len(lengths)} lengths",
+            place="argument queries",
+            remedy="give one query for each length",
         )
     for i, length in enumerate(lengths):
-        run = cache.run(spec, platform, q[i] if q.ndim == 3 else q, length, scale=scale, context=context, options=options)
+        run = cache.run(
+            spec, platform, q[i] if q.ndim == 3 else q, length, scale=scale, context=context, options=options
+        )
         result = run.result()
         yield Step(length, result.output, result.lse, result.plan)

@@ -21,10 +21,10 @@ from specs.formats import Format
 from specs.infer import SCALARS
 from specs.nodes import Cast, Cmp, Last, Logic, Name, Node, Num, Op, Prev, Reduce, Select
 from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site, State
-from verify.engine.reduce import Reducer
 from verify.engine.inputs import Arrays
-from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Axes, Val
 from verify.engine.primitives import Carrier
+from verify.engine.reduce import Reducer
+from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Axes, Val
 from verify.numerics.rounding import decode, round_fraction
 
 Array = jax.Array
@@ -158,7 +158,9 @@ class Evaluator:
             case Name(id="q"):
                 assert self.arrays.q is not None
                 return Val(self.arrays.q, (HEAD, ROW_AXIS, DEPTH))
-            case Name(id=name) if name in self.program.sites and self.program.sites[name].section != CONSTANTS:
+            case Name(id=name) if (
+                name in self.program.sites and self.program.sites[name].section != CONSTANTS
+            ):
                 return self._named(name, frame)
             case Name(id=name):
                 return Val(self._scalar(name))
@@ -275,7 +277,8 @@ class Evaluator:
                 mask = self.axes.align(live, axes[state.name])
                 new[state.name] = jnp.where(mask, data, carry[state.name])
             stacked = {
-                name: self.axes.full(self._named(name, frame), self._inner_axes(name, levels)).data for name in collect
+                name: self.axes.full(self._named(name, frame), self._inner_axes(name, levels)).data
+                for name in collect
             }
             return new, stacked
 

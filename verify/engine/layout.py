@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specs.errors import UlpscopeError
 from specs.formats import Format
 from verify.engine import contract
+from verify.engine.primitives import x64
 from verify.engine.values import LANES
 from verify.partition import Plan
 
@@ -91,7 +92,11 @@ class Buckets:
         capacity = bucket(plan.kv_len)
         made = self._made.setdefault((structure, capacity, plan.levels), [])
         own = shape_of(plan)
-        fitting = [s for s in made if _fits(own, s) and math.prod(s) <= _WASTE * max(capacity // LANES, math.prod(own))]
+        fitting = [
+            s
+            for s in made
+            if _fits(own, s) and math.prod(s) <= _WASTE * max(capacity // LANES, math.prod(own))
+        ]
         if fitting:
             return min(fitting, key=math.prod)
         sample = (structure, key, capacity, plan.levels)
@@ -172,24 +177,30 @@ class KV:
         if capacity >= self.capacity:
             return self
         if capacity not in self._cuts:
-            keys = None if self.k is None else self.k[: capacity // contract.BLOCK]
-            self._cuts[capacity] = replace(self, k=keys, v=self.v[: capacity + LANES], capacity=capacity, _cuts={})
+            with x64():
+                keys = None if self.k is None else self.k[: capacity // contract.BLOCK]
+                values = self.v[: capacity + LANES]
+            self._cuts[capacity] = replace(self, k=keys, v=values, capacity=capacity, _cuts={})
         return self._cuts[capacity]
 
 
-def prepare(k: NDArray[Any] | None, v: NDArray[Any], formats: Mapping[str, Format], capacity: int | None = None) -> KV:
+def prepare(
+    k: NDArray[Any] | None, v: NDArray[Any], formats: Mapping[str, Format], capacity: int | None = None
+) -> KV:
     """Lay K ``[token, kv_head, depth]`` and V ``[token, kv_head, dim]`` out; see `KV`."""
     import jax
 
     capacity = bucket(v.shape[0]) if capacity is None else capacity
     ranges = {"v": exponents(v, formats["v"])}
     keys = None
-    if k is not None:
-        ranges["k"] = exponents(k, formats["k"])
-        keys = jax.device_put(contract.prepare_keys(k, capacity))
+    with x64():  # else f64 becomes f32 on the way
+        if k is not None:
+            ranges["k"] = exponents(k, formats["k"])
+            keys = jax.device_put(contract.prepare_keys(k, capacity))
+        values = jax.device_put(contract.prepare_values(v, capacity))
     return KV(
         k=keys,
-        v=jax.device_put(contract.prepare_values(v, capacity)),
+        v=values,
         formats={n: formats[n] for n in ("k", "v") if n in formats},
         ranges=ranges,
         dim=v.shape[2],

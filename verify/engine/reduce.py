@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from specs.formats import BASES, Format
-from specs.nodes import Name, Node, Op, Reduce
+from specs.nodes import Name, Node, Reduce
 from specs.program import DEPTH, DIM, TOKEN
 from verify.engine import contract
 from verify.engine.primitives import F32, exact_product
 from verify.engine.ranges import exponent_range, products_at_risk, sum_at_risk
+from verify.engine.support import sum_factors
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 if TYPE_CHECKING:
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 Array = jax.Array
 _UNROLL = 8
 _WORDS = {"uint16": "bf16", "float32": "f32", "float64": "f64"}
-
-
-def factors(n: Reduce) -> tuple[Node, Node] | None:
-    """The two factors of a sum of products: of ``sum(a * b, ...)`` or ``dot(a, b, ...)``."""
-    if n.kind == "dot":
-        return n.args[0], n.args[1]
-    arg = n.args[0]
-    if isinstance(arg, Op) and arg.op == "*" and arg.format is None:
-        return arg.args[0], arg.args[1]
-    return None
 
 
 class Reducer:
@@ -55,8 +46,10 @@ class Reducer:
     def scores(self, n: Reduce) -> Array:
         """The sum over head_dim of products with K, in natural order: ``[tile, kv_head, row, 16]``."""
         walker, ops, arrays = self.walker, self.ops, self.arrays
-        pair = factors(n)
-        assert pair is not None and arrays.k is not None
+        pair = sum_factors(n)
+        assert pair is not None
+        keys = arrays.k
+        assert keys is not None
         query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
         q = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
         q_format, k_format = walker.format_of(query), arrays.formats["k"]
@@ -66,13 +59,13 @@ class Reducer:
             ops.note(products_at_risk(exponent_range(q), q_format, arrays.ranges["k"], k_format))
             if not fused or exact:
                 zero = None if exact else arrays.zero
-                return contract.ordered_scores(q, arrays.k, arrays.kv_len, exact=exact, zero=zero)
-        blocks, _, tiles, heads, _, _ = arrays.k.shape
+                return contract.ordered_scores(q, keys, arrays.kv_len, exact=exact, zero=zero)
+        blocks, _, tiles, heads, _, _ = keys.shape
         start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), ops.dtype)
 
         def body(d: Array, total: Array) -> Array:
             words = jax.lax.dynamic_slice(
-                arrays.k, (0, d // LANES, 0, 0, d % LANES, 0), (blocks, 1, tiles, heads, 1, LANES)
+                keys, (0, d // LANES, 0, 0, d % LANES, 0), (blocks, 1, tiles, heads, 1, LANES)
             )
             k = self._decode(words.reshape(blocks * tiles, heads, 1, LANES))
             a = jax.lax.dynamic_index_in_dim(q, d, 2)
@@ -94,7 +87,7 @@ class Reducer:
         live = self._live(n.over, frame)
         if n.kind == "max":
             return self._max(n, over, live, frame)
-        pair = factors(n)
+        pair = sum_factors(n)
         if pair is None:
             return self._sum(n, over, live, frame)
         for weight, other in (pair, pair[::-1]):
@@ -124,7 +117,9 @@ class Reducer:
         """Whether the contraction kernels sum as ``n`` says: from +0, in f32, on a whole plan."""
         return frame is None and isinstance(self.ops, F32) and n.start is None and n.format is None
 
-    def _groups(self, val: Val, over: tuple[str, ...]) -> tuple[Array, tuple[str, ...], contract.Steps] | None:
+    def _groups(
+        self, val: Val, over: tuple[str, ...]
+    ) -> tuple[Array, tuple[str, ...], contract.Steps] | None:
         """``val`` as ``[group, step, kv_head, row, 16]`` where the tables of the plan fit, and the group axes."""
         levels = self.walker.program.level_names
         outer = tuple(a for a in levels if a not in over)
@@ -155,11 +150,15 @@ class Reducer:
         start = self._start(n, frame, leaves.axes)
 
         def body(total: Array, leaf: Array) -> tuple[Array, None]:
-            return ops.add(total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=False), None
+            return ops.add(
+                total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=False
+            ), None
 
         return Val(ops.scan(body, start.data, leaves.data, unroll=_UNROLL)[0], start.axes)
 
-    def _products(self, n: Reduce, pair: tuple[Node, Node], over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+    def _products(
+        self, n: Reduce, pair: tuple[Node, Node], over: tuple[str, ...], live: Val, frame: Frame | None
+    ) -> Val:
         walker = self.walker
         vals = [walker.value(x, frame) for x in pair]
         formats = (walker.format_of(pair[0]), walker.format_of(pair[1]))
@@ -182,7 +181,9 @@ class Reducer:
         axes, (data, mask) = self.axes.together(val, live)
         return Val(jnp.where(mask, data, 0.0), axes)
 
-    def _fold(self, n: Reduce, start: Val, leaves: object, leaf: object, formats: tuple[Format, Format]) -> Val:
+    def _fold(
+        self, n: Reduce, start: Val, leaves: object, leaf: object, formats: tuple[Format, Format]
+    ) -> Val:
         """Fold products from ``start``: ``leaf`` makes the two factors and the mask out of one slice of ``leaves``."""
         ops = self.ops
         fused = n.tree is not None and "fma" in n.tree.flags
@@ -214,7 +215,9 @@ class Reducer:
                 zero = None if exact else arrays.zero
                 sums = contract.ordered_values(data, arrays.v, steps, exact=exact, zero=zero)
                 joined = contract.join_values(sums, self.axes.sizes[DIM])
-                return Val(joined.reshape(*self.axes.shape(outer), *joined.shape[1:]), (*outer, HEAD, ROW_AXIS, DIM))
+                return Val(
+                    joined.reshape(*self.axes.shape(outer), *joined.shape[1:]), (*outer, HEAD, ROW_AXIS, DIM)
+                )
         tokens = walker.cut(Val(arrays.tokens, (*walker.program.level_names, STEP, LANE)), frame)
         leaves, mask, where = (self.axes.front(v, over) for v in (w, live, tokens))
         start = self._start(n, frame, self.axes.union(leaves.axes, mask.axes, where.axes, (HEAD, DIM)))

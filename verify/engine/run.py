@@ -137,7 +137,7 @@ def dispatch(
     for name in _used_scalars(program):
         own = _scalar_format(program, name)
         formats[name] = own
-        words[name] = encode(round_array(np.float64([scalars[name]]), own), own)[0]
+        words[name] = encode(round_array(np.array([scalars[name]], np.float64), own), own)[0]
     dynamic: dict[str, Any] = {
         "v": kv.v,
         "tokens": plan_tables.tokens,
@@ -154,12 +154,16 @@ def dispatch(
         site = program.score_site()
         if not site:
             raise UnsupportedError(
-                f"{program.spec} has no site called score", place="argument scores", remedy="give q, k and v instead"
+                f"{program.spec} has no site called score",
+                place="argument scores",
+                remedy="give q, k and v instead",
             )
         assert rows.scores is not None
         formats[site] = formats.pop("scores")
         dynamic["feed"] = {site: _tiles(_words(rows.scores, formats[site]), kv.v.shape[0] // LANES - 1)}
-    outputs = tuple((n, program.sites[n].type.format or compute) for n in wanted if program.sites[n].type.kind == "float")
+    outputs = tuple(
+        (n, program.sites[n].type.format or compute) for n in wanted if program.sites[n].type.kind == "float"
+    )
     recipe = Recipe(
         key=structure(program),
         program=program,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specs.errors import Place, UnsupportedError
-from specs.nodes import At, Node, Op, Owns, Pos, Prev, Reduce
+from specs.nodes import At, Name, Node, Op, Owns, Pos, Prev, Reduce
 from specs.program import DEPTH, Program, Site
 
 #: Operations that the carriers implement.
@@ -23,13 +23,42 @@ def check_supported(program: Program) -> None:
         raise UnsupportedError(f"{program.spec}: level '{name}' is a view", place="[levels]", remedy=_ORACLE)
     if program.compute.ftz or program.compute.rz or program.compute.base not in ("f32", "f64"):
         raise UnsupportedError(
-            f"{program.spec} computes in {program.compute}", place="numbers.compute", remedy="the array engine computes in f32 and f64"
+            f"{program.spec} computes in {program.compute}",
+            place="numbers.compute",
+            remedy="the array engine computes in f32 and f64",
         )
     for site in program.sites.values():
+        factors: set[int] = set()
         for node in site.expr.walk():
             reason = _refusal(node, program)
+            if isinstance(node, Reduce):
+                factors |= {id(x) for x in (sum_factors(node) or ())}
+            elif isinstance(node, Name) and node.id in ("k", "v") and id(node) not in factors:
+                reason = f"{node.id} outside a sum of its products"
             if reason:
                 raise UnsupportedError(f"{site.name}: {reason}", place=_place(site, node), remedy=_ORACLE)
+
+
+def sum_factors(n: Reduce) -> tuple[Node, Node] | None:
+    """The two factors of a sum of products: of ``sum(a * b, ...)`` or ``dot(a, b, ...)``."""
+    if n.kind == "dot":
+        return n.args[0], n.args[1]
+    arg = n.args[0]
+    if n.kind == "sum" and isinstance(arg, Op) and arg.op == "*" and arg.format is None:
+        return arg.args[0], arg.args[1]
+    return None
+
+
+def _depth_refusal(n: Reduce) -> str:
+    """Sums over head_dim are dot products of something in q with k itself."""
+    factors = sum_factors(n)
+    if set(n.over or ()) != {DEPTH}:
+        return "a sum over head_dim and tokens at once"
+    if n.start is not None or n.format is not None:
+        return "a sum over head_dim with start= or a format of its own"
+    if factors is None or not any(isinstance(f, Name) and f.id == "k" for f in factors):
+        return "a sum over head_dim that is not sum(... q ... * k, tree)"
+    return ""
 
 
 def _place(site: Site, node: Node) -> Place:
@@ -52,11 +81,9 @@ def _refusal(n: Node, program: Program) -> str:
             return "a sum with first="
         case Reduce(kind="any"):
             return "any()"
-        case Reduce(tree=tree, args=args) if tree is not None:
+        case Reduce(tree=tree) if tree is not None:
             if tree.kind != "seq" or "swap" in tree.flags:
                 return f"the tree {tree.kind}()"
-            if n.over is not None and DEPTH in n.over and set(n.over) != {DEPTH}:
-                return "a sum over head_dim and tokens at once"
-            return ""
+            return _depth_refusal(n) if n.over is not None and DEPTH in n.over else ""
         case _:
             return ""
