@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.contract import DecodeTraffic, TrafficRow, TrafficTime, TrafficView
-from reports.dataflow import uses
-from reports.study import Target
+from reports.target import Target
 from specs import Platform
-from specs.program import CONSTANTS, DIM, ROW, TOKEN, Program
+from verify.partials import partial_fields
 from verify.traffic import (
     Layer,
-    PartialField,
     dense,
     dense_backward,
     partial_bytes,
@@ -23,37 +21,6 @@ from verify.traffic import (
 )
 
 LENGTHS = (1024, 4096, 16384, 32768)
-
-
-def partial_fields(program: Program) -> tuple[PartialField, ...]:
-    """What one group hands to the merge, in the formats of the spec.
-
-    The merge is the row's section and every site that carries state of the row; a field is a site of a level
-    that the merge reads and that does not itself carry that state. A spec whose state reads tokens directly
-    (online softmax) has no partial.
-    """
-    carried = {name for name, state in program.states.items() if state.scope == ROW}
-    while True:
-        more = {
-            site.name
-            for site in program.sites.values()
-            if site.section not in (ROW, TOKEN, CONSTANTS)
-            and site.name not in carried
-            and any(name in carried for name in uses(site.expr))
-        }
-        if not more:
-            break
-        carried |= more
-    merging = [s for s in program.sites.values() if s.section == ROW or s.name in carried]
-    read = {name for site in merging for name in uses(site.expr)}
-    return tuple(
-        PartialField(site.name, site.type.format.bits, DIM in site.type.axes)
-        for site in program.sites.values()
-        if site.name in read
-        and site.name not in carried
-        and site.section not in (ROW, TOKEN, CONSTANTS)
-        and site.type.format is not None
-    )
 
 
 def row(layer: Layer) -> TrafficRow:

@@ -19,7 +19,8 @@ from reports.accesses import traffic_view
 from reports.dataflow import flow_of
 from reports.depth import depth
 from reports.splits import splits
-from reports.study import About, Target, study
+from reports.study import About, study
+from reports.target import Target
 from reports.wording import report_verdict
 from specs import Platform, Spec, load_model, load_platform, load_requested, load_spec, load_workload
 from specs.diff import diff
@@ -86,7 +87,7 @@ def main_report(
     for n, (case, about) in enumerate(bundled()):
         progress(about.title, n, 2)
         studies.append(study(case, about, targets))
-    shape = _model_context()
+    shape = model_context()
     workload = load_workload(WORKLOAD)
     by_depth = depth(workload, targets, seed, shape, progress=lambda i, n: progress("depth", i, n))
     by_split = splits(targets[0].platform, seed, progress=lambda i, n: progress("split count", i, n))
@@ -124,7 +125,7 @@ def bundled() -> list[tuple[Case, About]]:
     layer = smollm2_layer()
     return [
         (
-            Case("teaching", {"scores": scores, "values": values}, context=_model_context()),
+            Case("teaching", {"scores": scores, "values": values}, context=model_context()),
             About(
                 "teaching",
                 "The teaching input",
@@ -159,7 +160,8 @@ def named_case(name: str) -> Case:
     return {case.name: case for case, _ in bundled()}[name]
 
 
-def _model_context() -> dict[str, int]:
+def model_context() -> dict[str, int]:
+    """The heads that partitions of the main job are made for."""
     model = load_model(MODEL)
     return {"q_heads": model.q_heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
 
@@ -180,7 +182,7 @@ def _assemble(
 ) -> c.Report:
     shown = list({t.spec.name: t.spec for t in targets}.values())
     shown += [load_spec(name) for name in REFERENCE if name not in {s.name for s in shown}]
-    context = {"kv_len": 27_525, **_model_context()}
+    context = {"kv_len": 27_525, **model_context()}
     return c.Report(
         title="Divergence report",
         verdict=report_verdict(studies),

@@ -143,11 +143,6 @@ def _uses(node: Node, cast: Format | None = None) -> Iterator[_Use]:
                 yield from _uses(child)
 
 
-def uses(node: Node) -> set[str]:
-    """Every site, state and input that a line reads."""
-    return {use.name for use in _uses(node)}
-
-
 def _edges(site: Site, program: Program) -> Iterator[FlowEdge]:
     seen: set[_Use] = set()
     for use in _uses(site.expr):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.contract import Depth, DepthPoint, DepthSeries, Note, RangeInfo
-from reports.study import Target
+from reports.parallel import by_spec
+from reports.target import Target
 from specs.workloads import Range, Workload
 from verify.case import Case
 from verify.numerics.ulp import ulp_summary
@@ -78,30 +79,25 @@ def default_pairs(targets: Sequence[Target]) -> list[tuple[Target, Target]]:
     return pairs
 
 
+def cells_of(pairs: Sequence[tuple[Target, Target]]) -> list[Target]:
+    """Every cell of ``pairs``, once."""
+    return list({t.name: t for pair in pairs for t in pair}.values())
+
+
 def measure(
-    where: Iterable[Position], pairs: Sequence[tuple[Target, Target]], seed: int, context: dict[str, int]
+    where: Sequence[Position], pairs: Sequence[tuple[Target, Target]], seed: int, context: dict[str, int]
 ) -> Iterator[list[Measured]]:
-    """For each position, every pair of cells. Cells that divide alike by one spec are computed once."""
-    where = list(where)
+    """For each position, every pair of cells."""
     scores, values = sequence(seed, max(p.kv_len for p in where))
-    cells = list({id(t): t for pair in pairs for t in pair}.values())
     for position in where:
-        n = position.kv_len
-        case = Case("depth", {"scores": scores[:, :n], "values": values[:n]}, context=context)
-        known: dict[Any, NDArray[Any]] = {}
-        outputs = {t.name: _output(case, t, known) for t in cells}
+        case = _case(scores, values, position, context)
+        outputs = {t.name: case.emulate(t.spec, t.platform).output for t in cells_of(pairs)}
         yield [_compare(position, a.name, b.name, outputs[a.name], outputs[b.name]) for a, b in pairs]
 
 
-def _output(case: Case, target: Target, known: dict[Any, NDArray[Any]]) -> NDArray[Any]:
-    from verify import plan
-
-    given: dict[str, Any] = case.shape()
-    partition = plan(target.spec, target.platform, **given)
-    key = (target.spec.content_hash, partition.tokens.shape, partition.tokens.tobytes())
-    if key not in known:
-        known[key] = case.emulate(target.spec, target.platform).output
-    return known[key]
+def _case(scores: Any, values: Any, position: Position, context: dict[str, int]) -> Case:
+    n = position.kv_len
+    return Case("depth", {"scores": scores[:, :n], "values": values[:n]}, context=context)
 
 
 def _compare(position: Position, left: str, right: str, a: NDArray[Any], b: NDArray[Any]) -> Measured:
@@ -130,12 +126,24 @@ def depth(
     chosen = sample(workload, seed, each)
     pairs = default_pairs(targets)
     series: dict[tuple[str, str], list[DepthPoint]] = {(a.name, b.name): [] for a, b in pairs}
-    # The longest first: shapes that it compiles serve the shorter ones.
-    order = sorted(chosen, key=lambda p: -p.kv_len)
-    for done, found in enumerate(measure(order, pairs, seed, context), 1):
-        for m in found:
-            series[m.left, m.right].append(m.point)
-        progress(done, len(order))
+    cells = cells_of(pairs)
+    scores, values = sequence(seed, max(p.kv_len for p in chosen))
+    finished = [0]
+
+    def run(target: Target) -> list[NDArray[Any]]:
+        outputs: list[NDArray[Any]] = []
+        for position in chosen:
+            case = _case(scores, values, position, context)
+            outputs.append(case.emulate(target.spec, target.platform).output)
+            finished[0] += 1
+            progress(finished[0], len(cells) * len(chosen))
+        return outputs
+
+    outputs = dict(zip((t.name for t in cells), by_spec(cells, run), strict=True))
+    for n, position in enumerate(chosen):
+        for a, b in pairs:
+            found = _compare(position, a.name, b.name, outputs[a.name][n], outputs[b.name][n])
+            series[a.name, b.name].append(found.point)
     shape = ", ".join(f"{k} {v}" for k, v in context.items())
     return Depth(
         format="bf16",

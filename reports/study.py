@@ -21,31 +21,16 @@ from reports.contract import (
     TokenRun,
 )
 from reports.readings import Errors, distances, histogram, number, reading, wide_site
+from reports.parallel import by_spec
 from reports.shape import geometry
+from reports.target import Target
 from reports.wording import study_verdict
-from specs import Platform, Spec
 from specs.errors import InputError, UnsupportedError
 from specs.formats import BASES, Format
 from verify.case import Case
 from verify.exact import Enclosure, exact_attention
 from verify.numerics.rounding import store
 from verify.partition import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One cell to compute. ``requested`` is the name that was asked for, where a spec was found by it."""
-
-    backend: str
-    spec: Spec
-    platform: Platform
-    platform_title: str
-    requested: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What tables and figures call the cell."""
-        return f"{self.backend} · {self.platform_title}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,8 @@ def compute(case: Case, target: Target) -> Computed:
     Raises:
         UlpscopeError: as `verify.emulator.emulate`.
     """
-    result = case.emulate(target.spec, target.platform)
+    guess = ("exact",) if "exact" in target.spec.sections.get("row", {}) else ()
+    result = case.emulate(target.spec, target.platform, sites=guess)
     program = result.plan.program
     wide = wide_site(program)
     sites = [(name, _format(program.sites[name].type.format), result.trace[name]) for name in [wide] if name]
@@ -138,11 +124,9 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
     done: list[Computed] = []
     cells: list[Cell] = []
     errors: dict[str, list[Errors]] = {}
-    for target in targets:
-        try:
-            computed = compute(case, target)
-        except UnsupportedError as error:
-            cells.append(_absent(target, error))
+    for target, computed in zip(targets, by_spec(targets, lambda t: _try(case, t)), strict=True):
+        if isinstance(computed, UnsupportedError):
+            cells.append(_absent(target, computed))
             continue
         cell, found = _cell(computed, exact)
         done.append(computed)
@@ -180,6 +164,13 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
         ownership=tuple(_ownership(c) for c in done),
         notes=(*notes, *_limits(done)),
     )
+
+
+def _try(case: Case, target: Target) -> Computed | UnsupportedError:
+    try:
+        return compute(case, target)
+    except UnsupportedError as error:
+        return error
 
 
 def _absent(target: Target, error: UnsupportedError) -> Cell:

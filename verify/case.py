@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from specs import Platform, Spec
 from specs.errors import InputError
 
 if TYPE_CHECKING:
+    from verify.arguments import Problem
     from verify.emulator import Result
 
 #: Named inputs that a command can ask for; a package further out adds its own.
@@ -49,19 +50,51 @@ class Case:
         """The same problem with more, or other, integers of the context."""
         return replace(self, context={**self.context, **more})
 
-    def emulate(self, spec: Spec, platform: Platform, **options: Any) -> Result:
-        """Run it: see `verify.emulator.emulate` for what is raised."""
-        from verify import emulate
+    def problem(self, spec: Spec) -> Problem:
+        """The arrays, checked and rounded to the input formats of ``spec``.
 
-        return emulate(
-            spec,
-            platform,
-            **self.arrays,
-            scale=self.scale,
-            causal=self.causal,
-            context=dict(self.context),
-            **options,
+        Raises:
+            InputError: wrong name, shape, dtype or value.
+        """
+        from verify.arguments import from_qkv, from_scores
+
+        numbers = spec.numbers
+        formats = {n: numbers.input_format(n) for n in ("q", "k", "v")}
+        window = int(self.context.get("window", 0))
+        a = self.arrays
+        if set(a) == {"scores", "values"}:
+            return from_scores(a["scores"], a["values"], formats, numbers.compute_format, self.causal, window)
+        if set(a) == {"q", "k", "v"}:
+            return from_qkv(a["q"], a["k"], a["v"], formats, self.scale, self.causal, window)
+        raise InputError(
+            f"{self.name} holds {', '.join(sorted(a)) or 'no array'}",
+            place="input",
+            remedy="give scores and values, or q, k and v",
         )
+
+    def emulate(
+        self,
+        spec: Spec,
+        platform: Platform,
+        *,
+        sites: Sequence[str] = (),
+        backend: str = "engine",
+        options: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Run it. ``sites`` are evaluated together with the output, so that the trace of them costs no more.
+
+        Raises:
+            UlpscopeError: as `verify.emulate`.
+        """
+        from verify.emulator import Run
+
+        given: dict[str, Any] = dict(self.context)
+        if self.causal:
+            given["causal"] = 1
+        run = Run.start(spec, platform, self.problem(spec), given, options or {}, backend)
+        known = run.site_names()
+        run.evaluate([n for n in dict.fromkeys(("output", "lse", *sites)) if n in known])
+        return run.result()
 
     def hashes(self) -> dict[str, str]:
         """sha256 of the bytes of each array, in C order."""

@@ -1,0 +1,173 @@
+"""``ulpscope``: the command line. Every package's commands are mounted here; heavy imports live inside them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import verify.cli
+from specs.cli import FormatOption, OutputFormat
+from specs.cli import app as spec_app
+from verify.cli import InputOption, KvLen, ModelOption, RandomOption, SetOption, TeachingOption
+from verify.console import Progress, answering, command_line
+
+app = typer.Typer(
+    name="ulpscope",
+    help="Attention backends as declared arithmetic: bit-exact emulation and divergence reports.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+app.add_typer(spec_app, name="spec")
+verify.cli.register(app)
+
+BackendsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spec", "-s", help="A backend to ask for (triton, flashinfer, ...), a spec or a path; repeat it."
+    ),
+]
+PlatformsOption = Annotated[
+    list[str] | None,
+    typer.Option("--platform", "-p", help="A platform; repeat it. Default: h200, b200, sm120."),
+]
+FolderOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder to write to (default: runs/ID).")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Attention backends as declared arithmetic: bit-exact emulation and divergence reports."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(installed("ulpscope"))
+        raise typer.Exit
+
+
+@app.command()
+def report(
+    file: InputOption = None,
+    teaching: TeachingOption = False,
+    random_seed: RandomOption = None,
+    backends: BackendsOption = None,
+    platforms: PlatformsOption = None,
+    folder: FolderOption = None,
+    seed: SeedOption = 0,
+    kv_len: KvLen = None,
+    model: ModelOption = None,
+    more: SetOption = None,
+    fail: Annotated[
+        bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any output bit differs.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a report and stop.")
+    ] = False,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Run the main job: every backend on every platform, as HTML, Markdown and JSON.
+
+    Without an input it runs the bundled ones: the teaching input and a real attention layer.
+    """
+    as_json = output is OutputFormat.json
+    with answering(as_json or schema) as answer:
+        from reports import build
+        from reports.contract import json_schema
+
+        if schema:
+            answer.data(json_schema())
+            return
+        progress = Progress()
+        common: dict[str, Any] = {
+            "seed": seed,
+            "backends": backends or build.BACKENDS,
+            "platforms": platforms or build.PLATFORMS,
+            "command": command_line(),
+            "progress": progress,
+        }
+        if file is None and not teaching and random_seed is None:
+            made = build.main_report(**common)
+        else:
+            context = verify.cli.shape_of(model, more, kv_len=kv_len)
+            made = build.case_report(verify.cli.get_case(file, teaching, random_seed, context), **common)
+        progress.clear()
+        paths = build.write(made, folder or Path("runs") / made.run.id)
+        answer.data({"schema": 1, "files": [str(p) for p in paths], "report": made.model_dump(mode="json")})
+        answer.text(made.verdict.headline)
+        for point in made.verdict.points:
+            answer.text(f"  {point}")
+        for path in paths:
+            answer.text(str(path))
+        answer.close(made.verdict.headline, diverged=fail and made.verdict.diverges)
+
+
+@app.command()
+def sweep(
+    workload: Annotated[
+        str, typer.Option("--workload", help="A workload of `spec list`, or a path.")
+    ] = "agent_session",
+    backends: BackendsOption = None,
+    platforms: PlatformsOption = None,
+    stride: Annotated[int, typer.Option("--stride", min=1, help="Every n-th position only.")] = 1,
+    seed: SeedOption = 0,
+    folder: FolderOption = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Measure divergence at every position of a workload. Interrupted, it goes on where it stopped (same -o)."""
+    with answering(output is OutputFormat.json) as answer:
+        from reports import build
+        from reports.sweep import sweep as run
+        from specs import load_workload
+
+        loaded = load_workload(workload)
+        file = (folder or Path("runs") / f"sweep-{loaded.name}-{seed}") / "sweep.jsonl"
+        progress = Progress()
+        tallies = run(
+            loaded,
+            build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS),
+            seed,
+            build.model_context(),
+            file,
+            stride=stride,
+            progress=lambda done, total: progress("positions", done, total),
+        )
+        progress.clear()
+        answer.data({"schema": 1, "file": str(file), "pairs": [t.to_json() for t in tallies]})
+        for t in tallies:
+            share = t.changed / t.outputs if t.outputs else 0.0
+            answer.text(
+                f"{t.left} / {t.right}: part at {t.parting} of {t.positions} positions, "
+                f"{100 * share:.2f}% of outputs, at most {t.ulp_max} ULP"
+            )
+        answer.text(str(file))
+        parting = sum(1 for t in tallies if t.parting)
+        answer.close(f"{parting} of {len(tallies)} pairs part somewhere")
+
+
+def _register_inputs() -> None:
+    from reports.build import named_case
+    from verify.case import NAMED
+
+    for name in ("teaching", "smollm2"):
+        NAMED[name] = partial(named_case, name)
+
+
+def main() -> None:
+    """The entry point of the ``ulpscope`` command."""
+    app()
+
+
+# Known to `emulate` and `compare`, too, and not read before one of them is asked for.
+verify.cli.before_inputs.append(_register_inputs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,387 @@
+"""``ulpscope plan | emulate | compare | traffic | doctor``: thin commands; everything heavy is imported inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specs.cli import FormatOption, OutputFormat, SpecArgument
+from verify.console import Answer, answering
+
+if TYPE_CHECKING:
+    from specs import Platform, Spec
+    from verify.case import Case
+    from verify.emulator import Result
+
+
+#: What a package further out does before inputs are looked up by name, such as adding its own.
+before_inputs: list[Callable[[], None]] = []
+
+
+class Walker(StrEnum):
+    """Which walker computes."""
+
+    engine = "engine"
+    oracle = "oracle"
+
+
+PlatformOption = Annotated[
+    str, typer.Option("--platform", "-p", help="A name of `spec list` (h200, b200, sm120, ...) or a path.")
+]
+InputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input", "-i", metavar="FILE", help="An .npz or .safetensors file, or: teaching, smollm2."
+    ),
+]
+TeachingOption = Annotated[bool, typer.Option("--teaching", help="The 27,525-token teaching input.")]
+RandomOption = Annotated[
+    int | None, typer.Option("--random", metavar="SEED", help="Normal q, k, v; needs --kv-len.")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Take the heads of a model: qwen, smollm2_135m or a path.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=INTEGER", help="Any other integer that formulas see, such as num_splits=8."
+    ),
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="A value for one of the spec's [options]."),
+]
+WalkerOption = Annotated[
+    Walker, typer.Option("--backend", help="The fast engine, or the slow scalar oracle.")
+]
+KvLen = Annotated[int | None, typer.Option("--kv-len", help="Tokens of the sequence.")]
+QLen = Annotated[int | None, typer.Option("--q-len", help="Query tokens.")]
+QHeads = Annotated[int | None, typer.Option("--q-heads", help="Query heads.")]
+KvHeads = Annotated[int | None, typer.Option("--kv-heads", help="KV heads.")]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", help="Elements of a head.")]
+Batch = Annotated[int | None, typer.Option("--batch", help="Sequences in the batch.")]
+Capacity = Annotated[int | None, typer.Option("--kv-capacity", help="Tokens the page table has room for.")]
+
+
+def shape_of(model: str | None, extra: list[str] | None, **given: int | None) -> dict[str, Any]:
+    """The context that the options of a command say: a model's heads, then --set, then single options."""
+    from specs import load_model
+    from specs.errors import InputError
+
+    context: dict[str, Any] = {}
+    if model is not None:
+        shape = load_model(model)
+        context |= {"q_heads": shape.q_heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    for pair in extra or []:
+        name, sign, value = pair.partition("=")
+        if not sign:
+            raise InputError(f"'{pair}' has no '='", place="--set", remedy="write --set NAME=INTEGER")
+        context[name.strip()] = int(value) if value.strip().lstrip("-").isdecimal() else value.strip()
+    return context | {name: value for name, value in given.items() if value is not None}
+
+
+def options_of(pairs: list[str] | None) -> dict[str, Any]:
+    """Values of ``--option NAME=VALUE``: true, false or a number."""
+    from specs.errors import InputError
+
+    out: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, sign, text = pair.partition("=")
+        words: dict[str, Any] = {"true": True, "false": False}
+        try:
+            value: Any = words[text] if text in words else float(text) if "." in text else int(text)
+        except ValueError:
+            sign = ""
+            value = None
+        if not sign:
+            raise InputError(
+                f"'{pair}' is not NAME=VALUE", place="--option", remedy="give true, false or a number"
+            )
+        out[name.strip()] = value
+    return out
+
+
+def get_case(file: str | None, teaching: bool, seed: int | None, context: dict[str, Any]) -> Case:
+    """The input that a command names, with the context of its options.
+
+    Raises:
+        InputError: none or more than one is named, or it cannot be read.
+    """
+    from specs.errors import InputError
+    from verify.case import NAMED, random_case
+
+    for prepare in before_inputs:
+        prepare()
+    if (file is not None) + teaching + (seed is not None) != 1:
+        raise InputError(
+            "no input, or more than one",
+            place="options",
+            remedy="give one of --input FILE, --teaching, --random SEED",
+        )
+    if seed is not None:
+        if "kv_len" not in context:
+            raise InputError("a random input has no length", place="--random", remedy="add --kv-len N")
+        sizes = {n: int(context.pop(n)) for n in ("q_heads", "kv_heads", "head_dim") if n in context}
+        return random_case(seed, int(context.pop("kv_len")), **sizes).with_context(context)
+    name = "teaching" if teaching else str(file)
+    if name in NAMED and not Path(name).exists():
+        return NAMED[name]().with_context(context)
+    from verify.files import load_case
+
+    return load_case(name).with_context(context)
+
+
+def plan(
+    spec: SpecArgument,
+    platform: PlatformOption,
+    kv_len: Annotated[int, typer.Option("--kv-len", help="Tokens of the sequence.")],
+    q_len: QLen = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    kv_capacity: Capacity = None,
+    model: ModelOption = None,
+    more: SetOption = None,
+    options: OptionOption = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Show who owns which tokens, and in what order they are visited."""
+    with answering(output is OutputFormat.json) as answer:
+        from specs import load_platform, load_spec
+        from verify import plan as make_plan
+        from verify.planview import plan_json, plan_text
+
+        context = shape_of(
+            model,
+            more,
+            kv_len=kv_len,
+            q_len=q_len,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            batch=batch,
+            kv_capacity=kv_capacity,
+        )
+        loaded, where = load_spec(spec), load_platform(platform)
+        found = make_plan(loaded, where, options=options_of(options), **context)
+        answer.data(plan_json(found, loaded, where))
+        for line in plan_text(found):
+            answer.text(line)
+        answer.close(
+            f"{loaded.name} on {where.name}: {found.count} groups, {found.span} tokens in the largest"
+        )
+
+
+def emulate(
+    spec: SpecArgument,
+    platform: PlatformOption,
+    file: InputOption = None,
+    teaching: TeachingOption = False,
+    seed: RandomOption = None,
+    explain_tokens: Annotated[
+        int,
+        typer.Option(
+            "--explain-tokens", metavar="N", min=0, help="Trace N tokens and the first groups, with bits."
+        ),
+    ] = 0,
+    walker: WalkerOption = Walker.engine,
+    kv_len: KvLen = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    kv_capacity: Capacity = None,
+    model: ModelOption = None,
+    more: SetOption = None,
+    options: OptionOption = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Run one spec on one input, bit for bit."""
+    with answering(output is OutputFormat.json) as answer:
+        from specs import load_platform, load_spec
+        from verify.explain import as_json, as_text, explain, site_names
+        from verify.resultview import result_json, result_text
+
+        context = shape_of(
+            model,
+            more,
+            kv_len=kv_len,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            batch=batch,
+            kv_capacity=kv_capacity,
+        )
+        loaded, where = load_spec(spec), load_platform(platform)
+        case = get_case(file, teaching, seed, context)
+        names = site_names(loaded) if explain_tokens else ()
+        result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
+        steps = explain(result, loaded, explain_tokens) if explain_tokens else []
+        answer.data({**result_json(result, case, loaded), "steps": as_json(steps)})
+        for line in (*as_text(steps), *result_text(result)):
+            answer.text(line)
+        answer.close(f"{loaded.name} on {where.name}: {case.kv_len:,} tokens in {result.plan.count} groups")
+
+
+def compare(
+    left: Annotated[
+        str, typer.Argument(metavar="A@PLATFORM", help="A spec and a platform: walkthrough.xqa@h200.")
+    ],
+    right: Annotated[str, typer.Argument(metavar="B@PLATFORM", help="Another spec, or another platform.")],
+    file: InputOption = None,
+    teaching: TeachingOption = False,
+    seed: RandomOption = None,
+    fail: Annotated[
+        bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any output bit differs.")
+    ] = False,
+    walker: WalkerOption = Walker.engine,
+    kv_len: KvLen = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    kv_capacity: Capacity = None,
+    model: ModelOption = None,
+    more: SetOption = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Compare two specs or platforms on one input: how far apart, and where they part first."""
+    with answering(output is OutputFormat.json) as answer:
+        from verify.compare import compare as judge
+        from verify.resultview import comparison_text
+
+        context = shape_of(
+            model,
+            more,
+            kv_len=kv_len,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            batch=batch,
+            kv_capacity=kv_capacity,
+        )
+        (spec_a, platform_a), (spec_b, platform_b) = _cell(left), _cell(right)
+        case = get_case(file, teaching, seed, context)
+        a = _all_sites(case, spec_a, platform_a, walker)
+        b = _all_sites(case, spec_b, platform_b, walker)
+        found = judge(a, b)
+        names = (f"{spec_a.name} on {platform_a.name}", f"{spec_b.name} on {platform_b.name}")
+        verdict = found.verdict(*names)
+        answer.data({"schema": 1, "left": names[0], "right": names[1], "verdict": verdict, **found.to_json()})
+        for line in comparison_text(found, verdict):
+            answer.text(line)
+        answer.close(verdict, diverged=fail and not found.identical)
+
+
+def _cell(text: str) -> tuple[Spec, Platform]:
+    from specs import load_platform, load_requested, load_spec, resolve_requested
+    from specs.errors import InputError
+
+    name, sign, platform = text.rpartition("@")
+    if not sign or not name or not platform:
+        raise InputError(
+            f"'{text}' names no platform",
+            place="argument",
+            remedy="write SPEC@PLATFORM, as in walkthrough.xqa@h200",
+        )
+    where = load_platform(platform)
+    known = name in load_requested() and not Path(name).exists()
+    return load_spec(resolve_requested(name, where) if known else name), where
+
+
+def _all_sites(case: Case, spec: Spec, platform: Platform, walker: Walker) -> Result:
+    from verify.explain import site_names
+
+    return case.emulate(spec, platform, sites=site_names(spec), backend=walker.value)
+
+
+def traffic(
+    tokens: Annotated[
+        list[int] | None, typer.Option("--tokens", help="Sequence lengths; repeat it for several.")
+    ] = None,
+    heads: Annotated[int, typer.Option("--heads", help="Query heads.")] = 32,
+    kv_heads: Annotated[
+        int | None, typer.Option("--kv-heads", help="KV heads (default: the query heads).")
+    ] = None,
+    head_dim: Annotated[int, typer.Option("--head-dim", help="Elements of a head.")] = 128,
+    element_bytes: Annotated[int, typer.Option("--element-bytes", help="Bytes of an element.")] = 2,
+    block: Annotated[int, typer.Option("--block", help="Rows and columns of a tile.")] = 128,
+    causal: Annotated[bool, typer.Option("--causal/--full", help="Skip tiles above the diagonal.")] = True,
+    platform: Annotated[
+        list[str] | None,
+        typer.Option("--platform", "-p", help="Time at this bandwidth; repeat it for several."),
+    ] = None,
+    spec: Annotated[
+        str | None, typer.Option("--spec", help="Add split-KV decode with this spec's groups and partials.")
+    ] = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Count logical memory accesses of dense, tiled and split-KV attention. Counted, not measured."""
+    with answering(output is OutputFormat.json) as answer:
+        from specs import load_platform, load_spec
+        from verify.traffic import Layer
+        from verify.trafficview import traffic_json, traffic_text
+
+        layers = [
+            Layer(
+                n,
+                q_heads=heads,
+                kv_heads=kv_heads or heads,
+                head_dim=head_dim,
+                element_bytes=element_bytes,
+                q_block=block,
+                kv_block=block,
+                causal=causal,
+            )
+            for n in tokens or (1024, 4096, 16384, 32768)
+        ]
+        platforms = [load_platform(p) for p in platform or ("h200", "b200", "sm120")]
+        table = traffic_json(layers, platforms, None if spec is None else load_spec(spec))
+        answer.data(table)
+        for line in traffic_text(table):
+            answer.text(line)
+        answer.close("logical accesses, counted from the algorithms; not measured traffic")
+
+
+def doctor(
+    full: Annotated[
+        bool, typer.Option("--full", help="Every probe on its own as well; takes longer.")
+    ] = False,
+    device: Annotated[str | None, typer.Option("--device", help="A platform of JAX (default: cpu).")] = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Check whether this machine, with this jaxlib, emulates faithfully. Exit code 3 if it does not."""
+    with answering(output is OutputFormat.json) as answer:
+        from dataclasses import asdict
+
+        from specs.errors import FidelityError
+        from verify.preflight import preflight
+
+        report = preflight(device, quick=not full)
+        answer.data({"schema": 1, "ok": report.ok, **asdict(report)})
+        _doctor_text(answer, report)
+        bad = [p.name for p in report.probes if not p.ok]
+        if bad:
+            raise FidelityError(
+                f"{len(bad)} of {len(report.probes)} probes fail: {', '.join(bad)}",
+                place=f"{report.device}, {report.versions}",
+                remedy=next(p.remedy for p in report.probes if not p.ok),
+            )
+        answer.close(f"faithful: all {len(report.probes)} probes hold on {report.device}, {report.versions}")
+
+
+def _doctor_text(answer: Answer, report: Any) -> None:
+    width = max(len(p.name) for p in report.probes)
+    for p in report.probes:
+        answer.text(f"{'ok  ' if p.ok else 'FAIL'}  {p.name:<{width}}  {p.detail}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to ``app``."""
+    for command in (plan, emulate, compare, traffic, doctor):
+        app.command()(command)

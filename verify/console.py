@@ -1,0 +1,85 @@
+"""Manners of every command: where output goes, what a mistake looks like, and the last line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from specs.errors import UlpscopeError
+
+DIVERGED, INTERRUPTED = 1, 130
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One command under way. ``json``: JSON alone on stdout; everything else then goes to stderr."""
+
+    json: bool
+    began: float
+
+    def data(self, value: dict[str, Any]) -> None:
+        """Print ``value`` as JSON, if JSON was asked for."""
+        if self.json:
+            typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+    def text(self, line: str = "") -> None:
+        """Print a line for people, if text was asked for."""
+        if not self.json:
+            typer.echo(line)
+
+    def close(self, verdict: str, *, diverged: bool = False) -> None:
+        """The last line, on stderr: verdict, run time, command to replay. ``diverged`` ends with exit code 1."""
+        seconds = time.perf_counter() - self.began
+        typer.echo(f"{verdict}  [{seconds:.1f} s]  replay: {command_line()}", err=True)
+        if diverged:
+            raise typer.Exit(DIVERGED)
+
+
+def command_line() -> str:
+    """The command as typed, quoted for a shell."""
+    return shlex.join(["ulpscope", *sys.argv[1:]])
+
+
+@contextmanager
+def answering(as_json: bool) -> Generator[Answer]:
+    """Run a command: a user's mistake becomes a message on stderr and an exit code, an interrupt 130."""
+    try:
+        yield Answer(as_json, time.perf_counter())
+    except UlpscopeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted  replay: {command_line()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+class Progress:
+    """One line on stderr that is written over; nothing where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self.began = time.perf_counter()
+        self.last = 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` steps of a stage are done, with the time left at this pace."""
+        now = time.perf_counter()
+        if not self.shown or (done < total and now - self.last < 0.2):
+            return
+        self.last = now
+        sys.stderr.write(f"\r\x1b[K{stage}: {done} of {total}, {now - self.began:.0f} s")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
