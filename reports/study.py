@@ -20,8 +20,8 @@ from reports.contract import (
     Study,
     TokenRun,
 )
-from reports.readings import Errors, distances, histogram, number, reading, wide_site
 from reports.parallel import by_spec
+from reports.readings import Errors, distances, histogram, number, reading, wide_site
 from reports.shape import geometry
 from reports.target import Target
 from reports.wording import study_verdict
