@@ -1,0 +1,156 @@
+"""Input files: what is read, and what bad files get."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from specs.errors import InputError
+from verify.case import random_case
+from verify.files import load_case
+
+
+def arrays() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {
+        "q": rng.standard_normal((2, 4)).astype(np.float32),
+        "k": rng.standard_normal((5, 1, 4)).astype(np.float32),
+        "v": rng.standard_normal((5, 1, 4)).astype(np.float32),
+    }
+
+
+def test_npz_with_scalars(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays(), scale=np.float64(0.25), causal=True, batch=3)
+    case = load_case(path)
+    assert (case.scale, case.causal, case.context, case.kv_len) == (0.25, True, {"batch": 3}, 5)
+    assert all((case.arrays[n] == a).all() and case.arrays[n].dtype == a.dtype for n, a in arrays().items())
+
+
+def test_npz_of_bfloat16_bits_and_fortran_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    given = {n: a.astype(ml_dtypes.bfloat16) for n, a in arrays().items()}
+    stored = {n: np.asfortranarray(a.view(np.uint16)) for n, a in given.items()}
+    np.savez(path, **stored, dtype=np.array("bfloat16"))
+    case = load_case(path)
+    assert all((case.arrays[n] == a).all() for n, a in given.items())
+
+
+def test_compressed_npz(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, scores=np.zeros((1, 7), np.float32), values=np.ones((7, 2), np.float32))
+    assert load_case(path).kv_len == 7
+
+
+def test_safetensors_of_bfloat16_with_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    given = {n: a.astype(ml_dtypes.bfloat16) for n, a in arrays().items()}
+    bits = {n: np.ascontiguousarray(a).view(np.uint16) for n, a in given.items()}
+    save_file(bits, path, metadata={"dtype": "bfloat16", "scale": "0.5", "causal": "false", "note": "x"})
+    case = load_case(path)
+    assert case.scale == 0.5
+    assert not case.causal
+    assert all((case.arrays[n] == a).all() for n, a in given.items())
+
+
+def test_safetensors_with_the_bf16_dtype(tmp_path: Path) -> None:
+    header = (
+        b'{"scores":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
+        b'"values":{"dtype":"BF16","shape":[2,1],"data_offsets":[8,12]}}'
+    )
+    header = header.ljust(-(-len(header) // 8) * 8)
+    body = struct.pack("<ff", 0.0, 1.0) + struct.pack("<HH", 0x3F80, 0xC000)
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + body)
+    case = load_case(path)
+    assert case.arrays["values"].astype(np.float32).tolist() == [[1.0], [-2.0]]
+    assert case.arrays["scores"].tolist() == [[0.0, 1.0]]
+
+
+def member(data: bytes, name: str = "q.npy") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, data)
+    return out.getvalue()
+
+
+def npy(header: str, body: bytes = b"") -> bytes:
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body
+
+
+def whole(**more: Any) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, **{**arrays(), **more})
+    return out.getvalue()
+
+
+BAD = {
+    "missing.npz": (None, "no such file"),
+    "a.txt": (b"", "not read"),
+    "empty.npz": (b"", "truncated or damaged"),
+    "text.npz": (b"hello world", "truncated or damaged"),
+    "cut.npz": (whole()[:-200], "truncated or damaged"),
+    "huge.npz": (
+        member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }")),
+        "need 8000",
+    ),
+    "negative.npz": (
+        member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }", bytes(8))),
+        "damaged",
+    ),
+    "header.npz": (member(npy("__import__('os').system('true')")), "truncated or damaged"),
+    "short.npz": (
+        member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }", bytes(8))),
+        "8 bytes instead of 16",
+    ),
+    "object.npz": (
+        member(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"cos\nsystem\n")),
+        "object",
+    ),
+    "unknown.npz": (whole(keys=np.zeros(3)), "unknown array 'keys'"),
+    "words.npz": (whole(batch=np.array("many")), "dtype <U4"),
+    "half.npz": (whole(batch=2.5), "not an integer"),
+    "infinite.npz": (whole(scale=np.inf), "shape"),
+    "mixture.npz": (whole(scores=np.zeros((1, 5))), "q, k, v"),
+    "bits.npz": (whole(q=np.zeros((2, 4), np.uint16)), "uint16"),
+    "cut.safetensors": (struct.pack("<Q", 100) + b"{}", "truncated or damaged"),
+    "length.safetensors": (struct.pack("<Q", 2**62) + b"{}", "truncated or damaged"),
+    "none.safetensors": (b"", "truncated or damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_explained(name: str, tmp_path: Path) -> None:
+    data, message = BAD[name]
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        load_case(path)
+    assert name in str(caught.value.place)
+    assert caught.value.remedy
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").mkdir()
+    with pytest.raises(InputError, match="no such file"):
+        load_case(tmp_path / "a.npz")
+
+
+def test_random_cases_repeat_and_are_bounded() -> None:
+    one, two = (random_case(7, 33, q_heads=2, kv_heads=1, head_dim=8) for _ in range(2))
+    assert one.hashes() == two.hashes()
+    assert one.hashes() != random_case(8, 33, q_heads=2, kv_heads=1, head_dim=8).hashes()
+    assert one.shape() == {"kv_len": 33, "q_len": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 8, "causal": 0}
+    for sizes in ({"kv_len": 0}, {"kv_len": 1 << 24, "head_dim": 4096}):
+        with pytest.raises(InputError, match=r"range|numbers"):
+            random_case(0, **sizes)
