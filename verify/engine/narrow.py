@@ -138,7 +138,7 @@ class F32(Carrier):
         fmt = self._nearest(fmt, "exp2")
         x = self.lift(a)
         (wide,) = self._wide(fmt, x)
-        return self._exponential(elementary.exp2(wide, self.guards), x, (-150.0, -126.0), fmt, check)
+        return self._exponential(elementary.exp2(wide), x, (-150.0, -126.0), fmt, check)
 
     def log(self, a: Value, fmt: Format | None = None) -> Array:
         """See `Carrier.log`. The result is never subnormal."""

@@ -99,7 +99,7 @@ class F32Exact(_Wide):
         """See `Carrier.exp2`."""
         fmt = self._format(self._nearest(fmt, "exp2"))
         (x,) = self._operands(fmt, a)
-        return self._rounded(elementary.exp2(x, self.guards), fmt)
+        return self._rounded(elementary.exp2(x), fmt)
 
     def log(self, a: Value, fmt: Format | None = None) -> Array:
         """See `Carrier.log`."""
