@@ -77,7 +77,7 @@ def candidate(name: str, q: Any, k: Any, v: Any) -> tuple[Callable[[], Any], flo
     started = time.perf_counter()
     cache = KVCache(spec, k, v)
     prepared = time.perf_counter()
-    run = cache.run(spec, platform, q, k.shape[0], scale=SCALE)
+    run = cache.run(spec, platform, q, k.shape[0], scale=SCALE, more=False)
     planned = time.perf_counter()
     recipe, dynamic = dispatch(
         run.program,

@@ -282,12 +282,14 @@ class Run:
         options: Mapping[str, Any],
         backend: str,
         kv: KV | None = None,
+        more: bool = False,
     ) -> Run:
         """Bind ``spec`` to ``problem``.
 
         Args:
             given: context beyond the platform's and the arrays'.
             kv: K and V of ``problem``, laid out; made here if None.
+            more: other lengths of the same sequence will follow, so compile for all of them.
 
         Raises:
             as `emulate`.
@@ -321,7 +323,7 @@ class Run:
 
             fixed = tuple(sorted((n, str(x)) for n, x in full.items() if n != "kv_len" and x is not None))
             key = (tuple(sorted(options.items())), fixed)
-            run.padded = _BUCKETS.shape(spec.content_hash, key, plan, plan_at)
+            run.padded = _BUCKETS.shape(spec.content_hash, key, plan, plan_at, more=more)
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
             run.kv = run.kv.at(bucket(problem.kv_len))

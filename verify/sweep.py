@@ -93,10 +93,11 @@ class KVCache:
         scale: float | None = None,
         context: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        more: bool = True,
     ) -> Run:
-        """The bound run of one step; ``context`` as in `verify.emulate`."""
+        """The bound run of one step; ``context`` as in `verify.emulate`; ``more``: other lengths follow."""
         problem = self.at(q, length, scale)
-        return Run.start(spec, platform, problem, dict(context or {}), options or {}, "engine", kv=self._kv)
+        return Run.start(spec, platform, problem, dict(context or {}), options or {}, "engine", kv=self._kv, more=more)
 
 
 def sweep(

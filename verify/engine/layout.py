@@ -72,15 +72,18 @@ def tables(plan: Plan, shape: tuple[int, ...]) -> Tables:
 class Buckets:
     """Padded table shapes, so that few compilations serve every length and platform.
 
-    The shape of a bucket of lengths is the largest of a sample of its lengths. A shape that was made for another
-    platform or length is used again where it fits without wasting too much.
+    The first plan of a bucket of lengths gets a shape of its own size; the next that does not fit gets the largest
+    of a sample of the bucket's lengths, and so does the first where more are known to come. A shape that was made
+    for another platform or length is used again where it fits without wasting too much.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, list[tuple[int, ...]]] = {}
         self._sampled: dict[Any, tuple[int, ...]] = {}
 
-    def shape(self, structure: Any, key: Any, plan: Plan, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
+    def shape(
+        self, structure: Any, key: Any, plan: Plan, plan_at: Callable[[int], Plan], *, more: bool
+    ) -> tuple[int, ...]:
         """A padded shape for ``plan``.
 
         Args:
@@ -88,6 +91,7 @@ class Buckets:
             key: everything else that decides plans but their length (platform, context, options).
             plan: the plan to fit.
             plan_at: the plan of another length; errors there are skipped.
+            more: other lengths of the bucket are known to come.
         """
         capacity = bucket(plan.kv_len)
         made = self._made.setdefault((structure, capacity, plan.levels), [])
@@ -99,6 +103,9 @@ class Buckets:
         ]
         if fitting:
             return min(fitting, key=math.prod)
+        if not made and not more:
+            made.append(own)
+            return own
         sample = (structure, key, capacity, plan.levels)
         if sample not in self._sampled:
             self._sampled[sample] = self._sample(own, capacity, plan_at)
