@@ -108,7 +108,10 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
             case "ceilpow2":
                 return 1 if v[0] <= 1 else 1 << (v[0] - 1).bit_length()
             case _ if op in rule_names():
-                return call_rule(op, tuple(v))
+                try:
+                    return call_rule(op, tuple(v))
+                except SpecError as error:
+                    raise fail(n, error.cause, error.remedy) from None
             case "/":
                 raise fail(n, "'/' does not divide integers", "use // (rounded down) or ceildiv(a, b)")
             case _:

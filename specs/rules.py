@@ -16,6 +16,7 @@ from specs.errors import SpecError
 
 Rule = Callable[..., int]
 _RULES: dict[str, tuple[Rule, int]] = {}
+MAX_STEPS = 1 << 16
 
 
 def partition_rule(function: Rule) -> Rule:
@@ -40,14 +41,18 @@ def call_rule(name: str, args: tuple[int, ...]) -> int:
     """Apply rule ``name``.
 
     Raises:
-        SpecError: unknown rule, or wrong number of arguments.
+        SpecError: unknown rule, wrong number of arguments, or arguments for which the rule has no answer.
     """
     if name not in _RULES:
         raise SpecError(f"unknown partition rule '{name}'", remedy=f"known rules: {', '.join(_RULES)}")
     function, arity = _RULES[name]
     if len(args) != arity:
         raise SpecError(f"{name}() takes {arity} arguments, got {len(args)}", remedy="see its documentation")
-    return int(function(*args))
+    try:
+        return int(function(*args))
+    except (ArithmeticError, ValueError) as error:
+        given = ", ".join(map(str, args))
+        raise SpecError(f"{name}({given}) has no answer: {error}", remedy="guard its arguments, as in max(1, ...)") from None
 
 
 def _f32(x: float) -> float:
@@ -64,12 +69,19 @@ def fa2_num_splits(workers: int, slots: int, blocks: int, most: int) -> int:
         blocks: key/value blocks of the sequence.
         most: upper limit of the split count (128 in the library).
 
+    Raises:
+        ValueError: an argument but ``blocks`` is less than 1, or the rule would try more than `MAX_STEPS` counts.
+
     Efficiencies are f32 values, compared in double. Source: Dao-AILab/flash-attention
     0251105a, csrc/flash_attn/flash_api.cpp, ``num_splits_heuristic``.
     """
+    if min(workers, slots, most) < 1 or blocks < 0:
+        raise ValueError("workers, slots and the limit must be at least 1")
     if _f32(workers) >= _f32(_f32(0.8) * _f32(slots)):
         return 1
     most = min(most, slots, blocks)
+    if most > MAX_STEPS:
+        raise ValueError(f"more than {MAX_STEPS} split counts to try")
     efficiency: dict[int, float] = {}
     for splits in range(1, most + 1):
         if splits > 1 and -(-blocks // splits) == -(-blocks // (splits - 1)):
