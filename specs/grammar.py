@@ -57,19 +57,8 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=",
 }
 _SPECIAL = (
-    "select",
-    "prev",
-    "last",
-    "pos",
-    "owns",
-    "at",
-    "shfl_xor",
-    "butterfly",
-    "bits",
-    "sum",
-    "dot",
-    "max",
-    "any",
+    *("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits"),
+    *("sum", "dot", "max", "any"),
 )
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
