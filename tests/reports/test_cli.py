@@ -1,0 +1,277 @@
+"""The command line: answers, exit codes, and what a mistake gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from reports import build, contract
+from reports.cli import app
+from specs.errors import FidelityError, InputError
+from tests.reports import synthetic
+
+SMALL = ("--input", "small.npz", "--backend", "oracle")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own with a small input: p is rounded before the sum in XQA, after it elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    np.savez(
+        "small.npz", scores=np.array([[0.0, -1.0]], np.float32), values=np.array([[1.0], [3.0]], np.float32)
+    )
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    """JSON alone on stdout, and the last line of stderr has verdict, run time and replay."""
+    done = run(*arguments, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert " s]  replay: ulpscope" in last
+    return json.loads(done.stdout)
+
+
+def refused(*arguments: str) -> str:
+    """Exit code 2, a message on stderr, nothing on stdout."""
+    done = run(*arguments)
+    assert done.exit_code == 2, (done.exit_code, done.output, done.exception)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_plan() -> None:
+    data = answer(
+        "plan", "walkthrough.flash_attention_2", "-p", "h200", "--kv-len", "27525", "--model", "qwen"
+    )
+    assert (data["count"], data["span"]) == (54, 512)
+    assert sum(g["tokens"] for g in data["groups"]) == 27525
+    text = run("plan", "walkthrough.xqa", "-p", "sm120", "--kv-len", "600").stdout
+    assert "512..599" in text
+
+
+def test_emulate() -> None:
+    data = answer("emulate", "walkthrough.triton", "-p", "h200", *SMALL)
+    # (1 + 3 bf16(exp(-1))) / (1 + exp(-1)) = 2.1015625 / 1.36787945 = 1.53636..., in bf16 1.5390625.
+    assert data["output"]["values"] == ["1.5390625"]
+    assert data["output"]["bits"] == ["0x3fc5"]
+    assert data["backend"] == "oracle"
+    assert len(data["input"]["sha256"]["scores"]) == 64
+
+
+def test_emulate_explains() -> None:
+    done = run("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "2")
+    assert done.exit_code == 0
+    for expected in (
+        "token 1",
+        "0x3ebc",
+        "group 0: 2 tokens",
+        "row: 1 groups merged",
+        "bf16(exp(score - safe))",
+    ):
+        assert expected in done.stdout
+    data = answer("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "1")
+    assert data["steps"][0]["title"].startswith("token 0")
+
+
+def test_compare_and_its_exit_codes() -> None:
+    cells = ("compare", "walkthrough.triton@h200", "walkthrough.xqa@h200")
+    data = answer(*cells, *SMALL)
+    assert data["same_partition"] is True
+    assert data["first_difference"]["site"] == "norm"
+    assert data["first_difference"]["right"] == "1.3671875"
+    assert run(*cells, *SMALL).exit_code == 0
+    apart = run("compare", "triton@h200", "flashinfer@b200", *SMALL, "--fail-on-divergence")
+    assert apart.exit_code == (0 if "bit-exact" in apart.stdout else 1)
+    same = run("compare", "triton@h200", "triton@b200", *SMALL, "--fail-on-divergence")
+    assert same.exit_code == 0
+    assert "bit-exact: walkthrough.triton on b200" in same.stdout
+
+
+def test_a_divergence_fails_where_asked() -> None:
+    np.savez(
+        "apart.npz", scores=np.array([[0.0, -0.3]], np.float32), values=np.array([[1.0], [1.5]], np.float32)
+    )
+    values = np.linspace(0.5, 2.0, 64, dtype=np.float32)[None].repeat(2, 0)
+    values[1] *= 1.7
+    np.savez("apart.npz", scores=np.array([[0.0, -0.3]], np.float32), values=values)
+    cells = (
+        "compare",
+        "walkthrough.triton@h200",
+        "walkthrough.xqa@h200",
+        "-i",
+        "apart.npz",
+        "--backend",
+        "oracle",
+    )
+    assert run(*cells).exit_code == 0
+    failed = run(*cells, "--fail-on-divergence")
+    assert failed.exit_code == 1
+    assert "outputs of walkthrough.xqa on h200 differ" in failed.stderr
+
+
+def test_traffic() -> None:
+    data = answer("traffic", "--spec", "walkthrough.flash_attention_2")
+    sizes = {row["tokens"]: row["algorithms"] for row in data["rows"]}
+    assert f"{sizes[32768]['tiled']['bytes'] / 1e6:.2f}" == "69524.78"
+    assert f"{sizes[32768]['dense']['bytes'] / 1e6:.2f}" == "275951.65"
+    assert "not measured" in data["what"]
+    assert {d["platform"] for d in data["decode"]} == {"h200", "b200", "sm120"}
+    done = run("traffic")
+    assert "not measured" in done.stdout
+    assert "17582.52" in done.stdout
+    small = answer("traffic", "--tokens", "64", "--heads", "1", "--head-dim", "16", "--block", "16")
+    assert small["rows"][0]["tiles"] == {
+        "dense_elements": 4160,
+        "tiled_elements": 0,
+        "tile_elements": 256,
+        "tiles_visited": 10,
+    }
+
+
+def test_the_schema_of_a_report() -> None:
+    done = run("report", "--schema")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == contract.json_schema()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> contract.Report:
+    report = synthetic.report()
+    monkeypatch.setattr(build, "main_report", lambda **_: report)
+    return report
+
+
+def test_a_report_is_three_files(made: contract.Report, folder: Path) -> None:
+    done = run("report", "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[0] == made.verdict.headline
+    assert sorted(p.name for p in (folder / "out").iterdir()) == ["report.html", "report.json", "report.md"]
+    assert contract.from_json((folder / "out" / "report.json").read_text()) == made
+    assert run("report", "-o", "out", "--fail-on-divergence").exit_code == 1
+
+
+def test_a_report_goes_to_a_folder_of_its_run(made: contract.Report, folder: Path) -> None:
+    data = answer("report")
+    assert data["files"] == [f"runs/{made.run.id}/report.{kind}" for kind in ("json", "html", "md")]
+    assert data["report"]["schema_id"] == "ulpscope.report/1"
+    assert (folder / "runs" / made.run.id / "report.html").exists()
+
+
+def test_nothing_is_half_written(
+    made: contract.Report, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "out"
+    build.write(made, out)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        build.write(made.model_copy(update={"title": "other"}), out)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    (folder / "file").write_text("")
+    assert "cannot be written" in refused("report", "-o", "file/out")
+
+
+BAD = [
+    (("emulate", "walkthrough.xka", "-p", "h200", *SMALL), "did you mean 'walkthrough.xqa'"),
+    (("emulate", "walkthrough.xqa", "-p", "h300", *SMALL), "h200"),
+    (("emulate", "walkthrough.xqa", "-p", "h200"), "one of --input"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", "--teaching", "--random", "1"), "one of --input"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", "--random", "1"), "--kv-len"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", "--random", "1", "--kv-len", "0"), "out of range"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", "--input", "none.npz"), "no such file"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--set", "batch"), "no '='"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--set", "spam=1"), "unknown name 'spam'"),
+    (("emulate", "walkthrough.tiled", "-p", "h200", *SMALL, "--option", "kv_block=x"), "not NAME=VALUE"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "-1"), "range"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--batch", "0"), "batch"),
+    (("compare", "walkthrough.xqa", "walkthrough.xqa@h200", *SMALL), "names no platform"),
+    (("compare", "flashinfer@a100", "walkthrough.xqa@h200", *SMALL), "has no spec"),
+    (("plan", "walkthrough.xqa", "-p", "h200", "--kv-len", "999999999999"), "out of range"),
+    (("plan", "walkthrough.xqa", "-p", "h200"), "kv-len"),
+    (("traffic", "--tokens", "0"), "tokens is 0"),
+    (("report", "--spec", "nothing"), "unknown spec 'nothing'"),
+    (("sweep", "--stride", "0"), "stride"),
+    (("frobnicate",), "frobnicate"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD, ids=lambda x: " ".join(x)[:40] if isinstance(x, tuple) else ""
+)
+def test_mistakes_are_explained(arguments: tuple[str, ...], message: str) -> None:
+    assert message in " ".join(refused(*arguments).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"scores": np.array([[np.nan, 0]]), "values": np.ones((2, 1))}, "nan"),
+        ({"scores": np.array([[np.inf, 0]]), "values": np.ones((2, 1))}, "inf"),
+        ({"scores": np.zeros((1, 3)), "values": np.ones((2, 1))}, "3 tokens"),
+        ({"q": np.ones((3, 4)), "k": np.ones((2, 2, 4)), "v": np.ones((2, 2, 4))}, "3 query heads"),
+        ({"scores": np.zeros((1, 2), np.int32), "values": np.ones((2, 1))}, "int32"),
+        ({"scores": np.zeros((1, 2)), "values": np.array([["a"], ["b"]])}, "<U1"),
+    ],
+)
+def test_bad_arrays_are_explained(arrays: dict[str, Any], message: str) -> None:
+    np.savez("bad.npz", **arrays)
+    assert message in refused("emulate", "walkthrough.xqa", "-p", "h200", "--input", "bad.npz")
+
+
+def test_masked_rows_are_counted() -> None:
+    np.savez("masked.npz", scores=np.full((1, 4), -np.inf, np.float32), values=np.ones((4, 1), np.float32))
+    data = answer("emulate", "walkthrough.xqa", "-p", "h200", "-i", "masked.npz", "--backend", "oracle")
+    assert (data["empty_rows"], data["output"]["values"], data["lse"]["values"]) == (1, ["0.0"], ["-inf"])
+
+
+def test_an_environment_that_cannot_emulate_is_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfaithful(*_: object, **__: object) -> None:
+        raise FidelityError("the guard of a product does not hold", remedy="use another machine")
+
+    monkeypatch.setattr("verify.preflight.preflight", unfaithful)
+    done = run("doctor")
+    assert done.exit_code == 3
+    assert "use another machine" in done.stderr
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "main_report", stop)
+    done = run("report")
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert "replay: ulpscope" in done.stderr
+
+
+def test_the_installed_command_answers() -> None:
+    code = "import sys; sys.argv[0] = 'ulpscope'; from reports.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "emulate", "walkthrough.xqa", "-p", "h200", "-i", "no such.npz"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(build.__file__).parents[1])},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no such.npz: no such file\n  check the path\n"
