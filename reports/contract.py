@@ -10,36 +10,36 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from reports.contract_base import Bits as Bits
+from reports.contract_base import Count as Count
+from reports.contract_base import Frozen as Frozen
+from reports.contract_base import Note as Note
+from reports.contract_base import Number as Number
+from reports.contract_base import Sha256 as Sha256
+from reports.contract_base import Share as Share
+from reports.contract_specs import DiffLine as DiffLine
+from reports.contract_specs import Flow as Flow
+from reports.contract_specs import FlowEdge as FlowEdge
+from reports.contract_specs import FlowNode as FlowNode
+from reports.contract_specs import FlowSection as FlowSection
+from reports.contract_specs import Source as Source
+from reports.contract_specs import SpecDiff as SpecDiff
+from reports.contract_specs import SpecView as SpecView
+from reports.contract_wide import DecodeTraffic as DecodeTraffic
+from reports.contract_wide import Depth as Depth
+from reports.contract_wide import DepthPoint as DepthPoint
+from reports.contract_wide import DepthSeries as DepthSeries
+from reports.contract_wide import RangeInfo as RangeInfo
+from reports.contract_wide import SplitFamily as SplitFamily
+from reports.contract_wide import SplitPoint as SplitPoint
+from reports.contract_wide import Splits as Splits
+from reports.contract_wide import TrafficRow as TrafficRow
+from reports.contract_wide import TrafficTime as TrafficTime
+from reports.contract_wide import TrafficView as TrafficView
 
 SCHEMA_ID = "ulpscope.report/1"
-
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Bits = Annotated[str, Field(pattern=r"^0x[0-9a-f]+$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Frozen(BaseModel):
-    """Base of every model: frozen, closed to unknown keys, finite numbers only."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Number(Frozen):
-    """One number of the arithmetic: ``text`` decimal, ``hexfloat`` as C prints it, ``bits`` of ``format``."""
-
-    text: str
-    hexfloat: str
-    bits: Bits
-    format: str
-
-
-class Note(Frozen):
-    """A sentence for the reader; ``kind`` "limit" says what the figures cannot tell."""
-
-    kind: Literal["information", "limit", "warning"]
-    text: str
 
 
 class Verdict(Frozen):
@@ -69,100 +69,6 @@ class Platform(Frozen):
     sm_count: Count
     capability: str
     bandwidth: float | None = None
-
-
-# --- specs ---------------------------------------------------------------------------------------------
-
-
-class FlowSection(Frozen):
-    """A column of the dataflow figure: inputs, token, a level or the row. ``rule``: how it divides tokens."""
-
-    name: str
-    rule: str = ""
-
-
-class FlowNode(Frozen):
-    """A site, state or input. ``rounds``: narrower formats to which its own result is rounded.
-
-    ``inner``: roundings inside its expression that belong to no edge. ``carried`` names the scope in which
-    a state lives, None for what is not carried.
-    """
-
-    id: str
-    section: str
-    kind: Literal["input", "site", "output"]
-    text: str
-    format: str
-    bits: Count
-    rounds: tuple[str, ...] = ()
-    inner: tuple[str, ...] = ()
-    reduction: str = ""
-    carried: str | None = None
-
-
-class FlowEdge(Frozen):
-    """A use of ``source`` in ``target``. ``cast``: the format to which the value is rounded on the way.
-
-    ``format`` and ``bits`` describe the value as it leaves the source. ``when``: "now", "prev" (the state one
-    step before) or "last" (the state after the fold).
-    """
-
-    source: str
-    target: str
-    format: str
-    bits: Count
-    cast: str | None = None
-    cast_bits: Count | None = None
-    when: Literal["now", "prev", "last"] = "now"
-
-
-class Flow(Frozen):
-    """The dataflow of one spec: columns from left to right, nodes in the order of the file, edges."""
-
-    sections: tuple[FlowSection, ...]
-    nodes: tuple[FlowNode, ...]
-    edges: tuple[FlowEdge, ...]
-
-
-class Source(Frozen):
-    """Where the arithmetic of a spec was read."""
-
-    repository: str
-    commit: str
-    path: str
-
-
-class SpecView(Frozen):
-    """One spec as the page shows it: its resolved ``text`` and the hash of that text."""
-
-    name: str
-    status: str
-    summary: str
-    text: str
-    sha256: Sha256
-    sources: tuple[Source, ...] = ()
-    flow: Flow
-
-
-class DiffLine(Frozen):
-    """One line of a spec difference, matched by the role of its section and its site."""
-
-    kind: Literal["same", "changed", "left", "right"]
-    section: str
-    site: str
-    left: str = ""
-    right: str = ""
-
-
-class SpecDiff(Frozen):
-    """The line-by-line difference of two specs."""
-
-    left: str
-    right: str
-    lines: tuple[DiffLine, ...]
-
-
-# --- one input through all cells -----------------------------------------------------------------------
 
 
 class ArrayInfo(Frozen):
@@ -342,129 +248,6 @@ class Study(Frozen):
     histograms: tuple[Histogram, ...] = ()
     ownership: tuple[Ownership, ...] = ()
     notes: tuple[Note, ...] = ()
-
-
-# --- beyond one input ----------------------------------------------------------------------------------
-
-
-class DepthPoint(Frozen):
-    """One sampled position: the KV length, and one comparison over ``n`` outputs."""
-
-    range: str
-    position: Count
-    n: Count
-    ulp_max: Count
-    ulp_mean: float
-    changed: Share
-
-
-class DepthSeries(Frozen):
-    """Divergence of two cells along the workload."""
-
-    left: str
-    right: str
-    points: tuple[DepthPoint, ...]
-
-
-class RangeInfo(Frozen):
-    """One range of the workload: it starts at token ``depth`` and scores ``tokens`` tokens."""
-
-    name: str
-    depth: Count
-    tokens: Count
-    content: str
-
-
-class Depth(Frozen):
-    """Divergence by depth. ``sampled`` of ``positions`` positions were computed; a sweep computes all."""
-
-    format: str
-    ranges: tuple[RangeInfo, ...]
-    series: tuple[DepthSeries, ...]
-    sampled: Count
-    positions: Count
-    seed: int
-    input: str
-    notes: tuple[Note, ...] = ()
-
-
-class SplitPoint(Frozen):
-    """Error against the exact answer with one split count, over all inputs, in f32 ULP."""
-
-    splits: Count
-    mean: float
-    low: float
-    high: float
-    worst: float
-    best_share: Share
-
-
-class SplitFamily(Frozen):
-    """One family of inputs: the mean error of each split count, in the order of the points."""
-
-    name: str
-    inputs: Count
-    means: tuple[float, ...]
-
-
-class Splits(Frozen):
-    """Is any split count more accurate in general? ``low`` and ``high`` of a point bound its mean (95%).
-
-    ``best_share`` of a point is the share of inputs on which its count was the most accurate, ties shared.
-    """
-
-    spec: str
-    kv_len: Count
-    inputs: Count
-    seed: int
-    method: str
-    points: tuple[SplitPoint, ...]
-    families: tuple[SplitFamily, ...] = ()
-    verdict: str
-
-
-class TrafficRow(Frozen):
-    """Logical accesses of one sequence length, in bytes."""
-
-    tokens: Count
-    qkvo: Count
-    matrix: Count
-    dense: Count
-    tiled: Count
-    dense_backward: Count
-    tiled_backward: Count
-
-
-class DecodeTraffic(Frozen):
-    """Logical accesses of one decode step, in bytes, and the time at the platform's memory bandwidth."""
-
-    cell: str
-    groups: Count
-    partial: Count
-    kv: Count
-    partials: Count
-    total: Count
-    microseconds: float | None = None
-
-
-class TrafficTime(Frozen):
-    """The time that a platform's memory bandwidth allows for one length, in milliseconds."""
-
-    platform: str
-    tokens: Count
-    dense: float
-    tiled: float
-
-
-class TrafficView(Frozen):
-    """Logical access counts, not measured traffic."""
-
-    assumption: str
-    rows: tuple[TrafficRow, ...]
-    times: tuple[TrafficTime, ...] = ()
-    tiles: str = ""
-    decode: tuple[DecodeTraffic, ...]
-    decode_note: str
 
 
 class Report(Frozen):

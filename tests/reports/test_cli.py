@@ -94,8 +94,6 @@ def test_compare_and_its_exit_codes() -> None:
     assert data["first_difference"]["site"] == "norm"
     assert data["first_difference"]["right"] == "1.3671875"
     assert run(*cells, *SMALL).exit_code == 0
-    apart = run("compare", "triton@h200", "flashinfer@b200", *SMALL, "--fail-on-divergence")
-    assert apart.exit_code == (0 if "bit-exact" in apart.stdout else 1)
     same = run("compare", "triton@h200", "triton@b200", *SMALL, "--fail-on-divergence")
     assert same.exit_code == 0
     assert "bit-exact: walkthrough.triton on b200" in same.stdout
@@ -105,6 +103,8 @@ def test_a_divergence_fails_where_asked() -> None:
     np.savez(
         "apart.npz", scores=np.array([[0.0, -0.3]], np.float32), values=np.array([[1.0], [1.5]], np.float32)
     )
+    values = np.linspace(0.5, 2.0, 64, dtype=np.float32)[None].repeat(2, 0)
+    values[1] *= 1.7
     values = np.linspace(0.5, 2.0, 64, dtype=np.float32)[None].repeat(2, 0)
     values[1] *= 1.7
     np.savez("apart.npz", scores=np.array([[0.0, -0.3]], np.float32), values=values)
@@ -200,7 +200,7 @@ BAD = [
     (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--set", "batch"), "no '='"),
     (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--set", "spam=1"), "unknown name 'spam'"),
     (("emulate", "walkthrough.tiled", "-p", "h200", *SMALL, "--option", "kv_block=x"), "not NAME=VALUE"),
-    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "-1"), "range"),
+    (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "-1"), "greater than"),
     (("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--batch", "0"), "batch"),
     (("compare", "walkthrough.xqa", "walkthrough.xqa@h200", *SMALL), "names no platform"),
     (("compare", "flashinfer@a100", "walkthrough.xqa@h200", *SMALL), "has no spec"),

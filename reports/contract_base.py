@@ -1,0 +1,34 @@
+"""What every part of the contract is made of: frozen models, bounded numbers, notes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Bits = Annotated[str, Field(pattern=r"^0x[0-9a-f]+$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Frozen(BaseModel):
+    """Base of every model: frozen, closed to unknown keys, finite numbers only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Number(Frozen):
+    """One number of the arithmetic: ``text`` decimal, ``hexfloat`` as C prints it, ``bits`` of ``format``."""
+
+    text: str
+    hexfloat: str
+    bits: Bits
+    format: str
+
+
+class Note(Frozen):
+    """A sentence for the reader; ``kind`` "limit" says what the figures cannot tell."""
+
+    kind: Literal["information", "limit", "warning"]
+    text: str
