@@ -21,6 +21,7 @@ from specs.formats import Format
 from specs.infer import SCALARS
 from specs.nodes import Cast, Cmp, Last, Logic, Name, Node, Num, Op, Prev, Reduce, Select
 from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site, State
+from verify.engine.folds import FoldSites, fold_sites, outside_uses
 from verify.engine.inputs import Arrays
 from verify.engine.primitives import Carrier
 from verify.engine.reduce import Reducer
@@ -43,12 +44,9 @@ class Frame:
 
 @dataclass
 class Fold:
-    """The states of one scope and section, and the sites that depend on them."""
+    """One loop, and what it gave: the final states, and by step the sites that others read."""
 
-    states: tuple[State, ...]
-    levels: tuple[str, ...]
-    section: str
-    dynamic: frozenset[str]
+    sites: FoldSites
     finals: dict[str, Val] = field(default_factory=dict[str, Val])
     stacks: dict[str, Val] = field(default_factory=dict[str, Val])
 
@@ -71,8 +69,9 @@ class Evaluator:
         self.reduce = Reducer(self)
         self._natural: dict[str, Array] = {}
         self._whole: dict[str, Val] = {}
-        self._folds = _folds(program)
-        self._collect = _outside_uses(program, self._folds) | wanted
+        loops = fold_sites(program)
+        self._folds = [Fold(sites) for sites in loops]
+        self._collect = outside_uses(program, loops) | wanted
 
     # -- sites --------------------------------------------------------------------------------------------
 
@@ -91,7 +90,7 @@ class Evaluator:
         return self._whole[name]
 
     def _fold_of(self, name: str) -> Fold | None:
-        return next((f for f in self._folds if name in f.dynamic), None)
+        return next((f for f in self._folds if name in f.sites.dynamic), None)
 
     def _is_natural(self, site: Site) -> bool:
         return site.section == TOKEN and site.type.axes <= {*self.program.level_names, TOKEN}
@@ -244,7 +243,7 @@ class Evaluator:
     # -- folds --------------------------------------------------------------------------------------------
 
     def _last(self, state: str) -> Val:
-        fold = next(f for f in self._folds if any(s.name == state for s in f.states))
+        fold = next(f for f in self._folds if any(s.name == state for s in f.sites.states))
         self._run(fold)
         return fold.finals[state]
 
@@ -252,14 +251,14 @@ class Evaluator:
         """Evaluate a fold once: one scan over its flattened levels."""
         if fold.finals:
             return
-        for name in sorted(fold.dynamic):
-            self._hoist(self.program.sites[name].expr, fold.dynamic)
-        levels = fold.levels
+        for name in sorted(fold.sites.dynamic):
+            self._hoist(self.program.sites[name].expr, fold.sites.dynamic)
+        levels = fold.sites.levels
         sizes = [self.axes.sizes[level] for level in levels]
-        scope = self.program.levels_to(fold.section)[: -len(levels)]
+        scope = self.program.levels_to(fold.sites.section)[: -len(levels)]
         exists = self.arrays.exists[levels[-1]]
-        collect = sorted(self._collect & fold.dynamic)
-        start = {s.name: self._start(s, scope) for s in fold.states}
+        collect = sorted(self._collect & fold.sites.dynamic)
+        start = {s.name: self._start(s, scope) for s in fold.sites.states}
         axes = {name: val.axes for name, val in start.items()}
 
         def body(carry: dict[str, Array], step: Array) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -268,10 +267,10 @@ class Evaluator:
             for level, size in zip(reversed(levels), reversed(sizes), strict=True):
                 cut[level] = rest % size
                 rest = rest // size
-            frame = Frame(cut, {name: Val(x, axes[name]) for name, x in carry.items()}, fold.dynamic)
+            frame = Frame(cut, {name: Val(x, axes[name]) for name, x in carry.items()}, fold.sites.dynamic)
             live = self.cut(exists, frame)
             new: dict[str, Array] = {}
-            for state in fold.states:
+            for state in fold.sites.states:
                 value = self._named(state.name, frame)
                 data = jnp.broadcast_to(self.axes.align(value, axes[state.name]), carry[state.name].shape)
                 mask = self.axes.align(live, axes[state.name])
@@ -330,40 +329,6 @@ def _logic(op: str, data: list[Array]) -> Array:
     for other in data[1:]:
         result = join(result, other)
     return result
-
-
-def _folds(program: Program) -> list[Fold]:
-    groups: dict[tuple[str, str], list[State]] = {}
-    for state in program.states.values():
-        groups.setdefault((state.scope, state.section), []).append(state)
-    folds: list[Fold] = []
-    for (_, section), states in groups.items():
-        names = {s.name for s in states}
-        dynamic = set(names)
-        grown = True
-        while grown:
-            grown = False
-            for name, site in program.sites.items():
-                if name in dynamic:
-                    continue
-                for node in site.expr.walk():
-                    reads = isinstance(node, Prev) and node.state in names
-                    if reads or (isinstance(node, Name) and node.id in dynamic):
-                        dynamic.add(name)
-                        grown = True
-                        break
-        folds.append(Fold(tuple(states), states[0].levels, section, frozenset(dynamic)))
-    return folds
-
-
-def _outside_uses(program: Program, folds: list[Fold]) -> frozenset[str]:
-    """Sites inside a fold that lines outside it read by name."""
-    used: set[str] = set()
-    for fold in folds:
-        for name, site in program.sites.items():
-            if name not in fold.dynamic:
-                used |= {n.id for n in site.expr.walk() if isinstance(n, Name)} & fold.dynamic
-    return frozenset(used)
 
 
 __all__ = ["Evaluator", "Fold", "Frame", "literal"]

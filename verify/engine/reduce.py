@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from verify.engine.evaluate import Evaluator, Frame
 
 Array = jax.Array
-_UNROLL = 8
+_UNROLL = 1
 _WORDS = {"uint16": "bf16", "float32": "f32", "float64": "f64"}
 
 
@@ -61,7 +61,7 @@ class Reducer:
                 zero = None if exact else arrays.zero
                 return contract.ordered_scores(q, keys, arrays.kv_len, exact=exact, zero=zero)
         blocks, _, tiles, heads, _, _ = keys.shape
-        start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), ops.dtype)
+        start = jnp.broadcast_to(ops.constant(0.0), (blocks * tiles, heads, q.shape[1], LANES))
 
         def body(d: Array, total: Array) -> Array:
             words = jax.lax.dynamic_slice(
@@ -110,7 +110,8 @@ class Reducer:
 
     def _start(self, n: Reduce, frame: Frame | None, leaves: tuple[str, ...]) -> Val:
         """The accumulator before the first leaf, at the full size of the result's axes."""
-        start = Val(jnp.zeros((), self.ops.dtype)) if n.start is None else self.walker.value(n.start, frame)
+        # The compiler must not know this zero: it would drop 0 + x, and with it the sign that turns -0 into +0.
+        start = Val(self.ops.constant(0.0)) if n.start is None else self.walker.value(n.start, frame)
         return self.axes.full(start, self.axes.union(leaves, start.axes))
 
     def _plain(self, n: Reduce, frame: Frame | None) -> bool:
@@ -196,7 +197,7 @@ class Reducer:
             product = jnp.where(alive, ops.mul(a, b, check=False, exact=exact), -0.0)
             return ops.add(total, product, n.format, check=False), None
 
-        return Val(ops.scan(body, start.data, leaves, unroll=4)[0], start.axes)
+        return Val(ops.scan(body, start.data, leaves, unroll=1)[0], start.axes)
 
     # -- sums of weighted values --------------------------------------------------------------------------
 

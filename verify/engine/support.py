@@ -5,6 +5,7 @@ from __future__ import annotations
 from specs.errors import Place, UnsupportedError
 from specs.nodes import At, Name, Node, Op, Owns, Pos, Prev, Reduce
 from specs.program import DEPTH, Program, Site
+from verify.engine.folds import fold_sites
 
 #: Operations that the carriers implement.
 OPERATIONS = frozenset(
@@ -27,6 +28,7 @@ def check_supported(program: Program) -> None:
             place="numbers.compute",
             remedy="the array engine computes in f32 and f64",
         )
+    fold_sites(program)
     for site in program.sites.values():
         factors: set[int] = set()
         for node in site.expr.walk():

@@ -1,0 +1,282 @@
+"""The array walker against the oracle on small specs: the constructs that the library does not use, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specs import Spec, parse_spec
+from specs.errors import UnsupportedError
+from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
+
+HEADER = """
+schema = 1
+name = "test.small"
+status = "read"
+summary = "a test"
+[numbers]
+compute = "COMPUTE"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+"""
+SCORE = '[token]\nscore = "select(visible, sum(q * k, seq()) * scale, -inf)"\n'
+PAIR = [(0, 0), (1, 1)]
+
+
+def spec(body: str, compute: str = "f32") -> Spec:
+    return parse_spec(HEADER.replace("COMPUTE", compute) + body)
+
+
+def check(
+    body: str, kv_len: int, compute: str = "f32", *, spread: int = 0, sms: int = 2, depth: int = 5
+) -> None:
+    """Two KV heads with one causal query of two heads each; every site, all bits."""
+    s = spec(body, compute)
+    rng = np.random.default_rng(kv_len)
+
+    def numbers(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.normal(0, 1, shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+
+    arrays = {"q": numbers(4, depth), "k": numbers(kv_len, 2, depth), "v": numbers(kv_len, 2, 3)}
+    assert_engine_is_oracle(engine(s, gpu(sms), problem(s, **arrays, scale=0.7)), PAIR)
+
+
+SOFTMAX = """
+[GROUP]
+top    = "max(score)"
+weight = "exp(score - top)"
+norm   = "sum(weight, seq())"
+value  = "sum(bf16(weight) * v, seq())"
+[row]
+most   = "max(top)"
+w      = "exp(top - most)"
+total  = "sum(norm * w, seq())"
+output = "bf16(sum(value * w, seq()) / total)"
+lse    = "most + log(total)"
+"""
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        'g = "deal(3, unit=1)"',  # single tokens: no two neighbours in a group
+        'g = "deal(3, unit=5)"',
+        'g = "pieces(4, unit=7)"',
+        'g = "pieces(4, unit=7, of=70)"',
+        'g = "tiles(11, desc)"',
+        'g = "pieces(2, unit=20)"\nt = "tiles(8, desc)"',
+        'g = "deal(2, unit=8)"\nt = "deal(2, unit=3)"\nu = "tiles(2)"',
+        'g = "tiles(1)"',
+    ],
+)
+def test_any_partition(levels: str) -> None:
+    check(f"[levels]\n{levels}\n{SCORE}{SOFTMAX.replace('GROUP', 'g')}", 53)
+
+
+def test_any_partition_in_f64() -> None:
+    check(
+        f'[levels]\ng = "deal(2, unit=8)"\nt = "deal(2, unit=3)"\n{SCORE}{SOFTMAX.replace("GROUP", "g")}',
+        53,
+        "f64",
+    )
+
+
+def test_pieces_that_are_kept_without_tokens() -> None:
+    """An empty piece that is kept has a maximum of nothing and sums of nothing."""
+    body = SOFTMAX.replace("GROUP", "g").replace(
+        "exp(score - top)", "exp(score - select(top == -inf, 0, top))"
+    )
+    check(f'[levels]\ng = "pieces(5, unit=16, empty=keep)"\n{SCORE}{body}', 37)
+
+
+CARRIED = """
+[levels]
+split = "pieces(3, unit=12)"
+tile  = "tiles(4)"
+[state.split]
+m   = "-inf"
+l   = "0"
+acc = "0"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[tile]
+m      = "max(prev(m), max(score))"
+weight = "exp(score - m)"
+alpha  = "exp(prev(m) - m)"
+l      = "LINE_L"
+acc    = "LINE_ACC"
+[split]
+partial = "last(acc) / last(l)"
+level   = "last(m) + log(last(l))"
+[row]
+most   = "max(level)"
+w      = "exp(level - most)"
+total  = "sum(w, seq())"
+output = "f16(dot(w, partial, seq(fma)) / total)"
+lse    = "most + log(total)"
+"""
+
+
+@pytest.mark.parametrize(
+    ("compute", "l_line", "acc_line"),
+    [
+        ("f32", "prev(l) * alpha + sum(weight, seq())", "prev(acc) * alpha + sum(weight * v, seq())"),
+        ("f32", "fma(prev(l), alpha, sum(weight, seq()))", "fma(prev(acc), alpha, dot(weight, v, seq(fma)))"),
+        (
+            "f64",
+            "sum(weight, seq(), start=prev(l) * alpha)",
+            "dot(bf16(weight), v, seq(fma), start=prev(acc) * alpha)",
+        ),
+        (
+            "f32",
+            "sum(f16(weight), seq(), start=prev(l) * alpha)",
+            "sum(f16(weight) * v, seq(), start=prev(acc) * alpha)",
+        ),
+    ],
+)
+def test_state_of_a_split(compute: str, l_line: str, acc_line: str) -> None:
+    check(CARRIED.replace("LINE_L", l_line).replace("LINE_ACC", acc_line), 71, compute)
+
+
+OPERATIONS = [
+    "exp2(score)",
+    "rcp(score)",
+    "sqrt(abs(score))",
+    "min(score, 0.25, -score)",
+    "max(score, -0.1)",
+    "fma(score, score, -score)",
+    "f16(score) - bf16(score)",
+    "bf16.add(score, 0.1)",
+    "f16.mul(score, score)",
+    "f16.fma(score, score, score)",
+    "e4m3fn(score) + e5m2(score)",
+    "bf16.rz(score)",
+    "e4m3fn.sat(score * 1000)",
+    "select(score < 0 and not isnan(score) or score >= 1, score, 1)",
+    "(score * 3.1) * 0.3 + (score + 0.1) - 0.1",
+    "score / 3 / scale",
+    "score / score",
+    "log(abs(score)) * bits(PATTERN)",
+]
+
+
+@pytest.mark.parametrize(("compute", "pattern"), [("f32", "0x3FB8AA3B"), ("f64", "0x3FF71547652B82FE")])
+@pytest.mark.parametrize("spread", [2, 40])
+def test_operations(compute: str, pattern: str, spread: int) -> None:
+    """One site for each; where f32 products are subnormal, on the exact path."""
+    body = '[levels]\ng = "tiles(16)"\n[token]\nscore = "sum(q * k, seq()) * scale"\n'
+    body += "".join(f'x{i} = "{line}"\n' for i, line in enumerate(OPERATIONS)).replace("PATTERN", pattern)
+    check(body + '[row]\noutput = "sum(x0 * v, seq())"\n', 40, compute, spread=spread)
+
+
+def test_sums_in_a_narrow_format() -> None:
+    body = (
+        '[levels]\ng = "tiles(16)"\n[token]\nscore = "sum(q * k, seq()) * scale"\n'
+        '[g]\npart = "bf16.sum(bf16(score), seq())"\nvalue = "bf16.sum(bf16(score) * v, seq())"\n'
+        'fused = "bf16.dot(bf16(score), v, seq(fma))"\n'
+        '[row]\noutput = "bf16.sum(value * part + fused, seq())"\n'
+    )
+    check(body, 40)
+
+
+def test_a_sum_of_one_term_starts_at_plus_zero() -> None:
+    """0 + -0 is +0, also where the compiler knows that there is one term only."""
+    body = (
+        '[levels]\ng = "tiles(64)"\n[token]\nscore = "sum(q * k, seq()) * scale"\n'
+        '[g]\nnegative = "-(max(score) - max(score))"\npart = "sum(1 * v, seq())"\n'
+        '[row]\ntotal = "sum(negative, seq())"\nproduct = "sum(negative * part, seq())"\n'
+        'fused = "dot(negative, 1, seq(fma))"\noutput = "1 / total + 1 / product + 1 / fused"\n'
+    )
+    for kv_len in (1, 7):
+        check(body, kv_len)
+        check(body, kv_len, "f64")
+
+
+@pytest.mark.parametrize("depth", [1, 16, 33])
+def test_scores_of_any_depth(depth: int) -> None:
+    lines = (
+        "sum(q * k, seq())",
+        "dot(q, k, seq(fma))",
+        "dot(f32(q) * 1.1, k, seq(fma))",
+        "sum((q * 1.1) * k, seq())",
+    )
+    body = '[levels]\ng = "tiles(16)"\n[token]\n' + "".join(
+        f'x{i} = "{line}"\n' for i, line in enumerate(lines)
+    )
+    check(body + '[row]\noutput = "max(x0) + sum(1 * v, seq())"\n', 20, depth=depth, spread=20)
+
+
+def test_what_no_state_reaches_and_what_it_does() -> None:
+    """Sites of the fold's section that do not depend on prev are evaluated outside of it; readers outside get all."""
+    body = CARRIED.replace("LINE_L", "prev(l) * alpha + sum(weight, seq())").replace(
+        "LINE_ACC", "prev(acc) * alpha + sum(weight * v, seq())"
+    )
+    body = body.replace(
+        "[split]\n",
+        'static = "max(score) * 2"\ndynamic = "m - static"\n[split]\nseen = "sum(dynamic, seq())"\n',
+    )
+    check(body, 71)
+
+
+TWO_LOOPS = """
+[levels]
+split = "pieces(3, unit=12)"
+tile  = "tiles(4)"
+[state.row]
+g = "0"
+h = "1"
+[state.split]
+a = "0"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[tile]
+g = "prev(g) * 0.5 + sum(bf16(score), seq()) + a"
+h = "prev(h) * 0.25 + g"
+a = "prev(a) * 0.5 + max(score)"
+[row]
+output = "(last(g) + last(h)) * sum(1 * v, seq())"
+"""
+
+
+def test_a_loop_that_needs_the_result_of_another() -> None:
+    check(TWO_LOOPS.replace("select(visible, sum(q * k, seq()) * scale, -inf)", "sum(q * k, seq())"), 71)
+
+
+def test_loops_that_need_each_other_are_refused() -> None:
+    s = spec(TWO_LOOPS.replace("prev(a) * 0.5", "prev(a) * prev(h)"))
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(
+        UnsupportedError, match=r"<text>:14:6: the states a, g, h depend on each other across scopes"
+    ):
+        engine(s, gpu(2), problem(s, **arrays))
+
+
+REFUSED = {
+    '[levels]\ng = "tiles(4)"\nc = "view(2, pos(token) % 2)"\n': ("c' is a view", r"\[levels\]"),
+    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(v, pairwise())"\n': ("tree pairwise", r"<text>:12:6"),
+    '[levels]\ng = "tiles(4)"\n[g]\nx = "mufu.ex2(max(v))"\n': (r"mufu\.ex2\(\)", r"<text>:12:6"),
+    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(v, seq(), first=it * 2)"\n': ("first=", r"<text>:12:6"),
+    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(1 * v, seq())"\n[row]\ny = "at(x, g=0)"\n': (
+        "at",
+        r"<text>:14:6",
+    ),
+    '[levels]\ng = "tiles(4)"\n[g]\nx = "select(owns(g), 1, 0)"\n': ("owns", r"<text>:12:13"),
+}
+
+
+@pytest.mark.parametrize("body", REFUSED)
+def test_what_is_not_evaluated_is_refused_with_its_place(body: str) -> None:
+    cause, place = REFUSED[body]
+    row = "" if "[row]" in body else "[row]\n"
+    s = spec(body + row + 'output = "sum(1 * v, seq())"\n')
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(UnsupportedError, match=rf"{place}: .*{cause}.*\n.*oracle"):
+        engine(s, gpu(2), problem(s, **arrays))
+
+
+def test_a_compute_format_that_flushes_is_refused() -> None:
+    s = spec('[row]\noutput = "sum(1 * v, seq())"\n', "f32.ftz")
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(UnsupportedError, match=r"numbers\.compute: .*f32\.ftz"):
+        engine(s, gpu(2), problem(s, **arrays))
