@@ -256,6 +256,7 @@ class Run:
         scalars: values of `specs.infer.SCALARS`.
         backend, options: as in `emulate`.
         kv: K and V laid out (engine only); padded: the table shape of the plan.
+        quick: see `start`.
         exact_path: see `Result`. known: sites evaluated so far, ``[kv_head, row, *axes]``.
     """
 
@@ -269,6 +270,7 @@ class Run:
     options: Mapping[str, Any]
     kv: KV | None = None
     padded: tuple[int, ...] = ()
+    quick: bool = False
     exact_path: bool = False
     known: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
@@ -283,13 +285,15 @@ class Run:
         backend: str,
         kv: KV | None = None,
         more: bool = False,
+        quick: bool = False,
     ) -> Run:
         """Bind ``spec`` to ``problem``.
 
         Args:
             given: context beyond the platform's and the arrays'.
             kv: K and V of ``problem``, laid out; made here if None.
-            more: other lengths of the same sequence will follow, so compile for all of them.
+            more: other lengths of the same order will follow, so compile for all of them.
+            quick: spend little on compiling: for small problems that run once or twice.
 
         Raises:
             as `emulate`.
@@ -327,6 +331,7 @@ class Run:
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
             run.kv = run.kv.at(bucket(problem.kv_len))
+            run.quick = quick
         return run
 
     def result(self) -> Result:

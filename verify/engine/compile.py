@@ -20,6 +20,7 @@ from verify.engine.ranges import Range
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 Array = jax.Array
+_QUICK = {"xla_backend_optimization_level": 0}
 CARRIERS: dict[str, type[Carrier]] = {"f32": F32, "f32_exact": F32Exact, "f64": F64}
 
 
@@ -41,6 +42,7 @@ class Recipe:
     aligned: bool
     consecutive: bool
     outputs: tuple[tuple[str, Format], ...]
+    quick: bool = False
 
 
 def structure(program: Program) -> tuple[Any, ...]:
@@ -71,7 +73,8 @@ def compiled(recipe: Recipe) -> Callable[..., Any]:
             results[name] = ops.encode(data, formats[name]) if name in formats else data
         return results, ops.risk()
 
-    return jax.jit(run, compiler_options=contract.COMPILER_OPTIONS)
+    options = _QUICK if recipe.quick else contract.COMPILER_OPTIONS
+    return jax.jit(run, compiler_options=options)
 
 
 def _arrays(recipe: Recipe, ops: Carrier, zero: Array, dynamic: Mapping[str, Any]) -> Arrays:

@@ -108,20 +108,21 @@ class Buckets:
             return own
         sample = (structure, key, capacity, plan.levels)
         if sample not in self._sampled:
-            self._sampled[sample] = self._sample(own, capacity, plan_at)
+            self._sampled[sample] = self._sample(own, capacity // 2 + 1, capacity, plan_at)
         largest = self._sampled[sample]
         shape = tuple(_round_up(max(n, m)) for n, m in zip(own, largest, strict=True))
         made.append(shape)
         return shape
 
-    def _sample(self, own: tuple[int, ...], capacity: int, plan_at: Callable[[int], Plan]) -> tuple[int, ...]:
+    def _sample(
+        self, own: tuple[int, ...], first: int, last: int, plan_at: Callable[[int], Plan]
+    ) -> tuple[int, ...]:
         best = own
-        if capacity <= _SMALL:
+        if last <= _SMALL:
             return best
         for i in range(_SAMPLES + 1):
-            length = capacity // 2 + 1 + i * (capacity // 2 - 1) // _SAMPLES
             try:
-                other = shape_of(plan_at(length))
+                other = shape_of(plan_at(first + i * (last - first) // _SAMPLES))
             except UlpscopeError:
                 continue
             if len(other) == len(best):
