@@ -15,6 +15,7 @@ from reports.target import Target
 from specs.workloads import Range, Workload
 from verify.case import Case
 from verify.numerics.ulp import ulp_summary
+from verify.together import at_one_shape
 
 ROWS, DIM = 4, 32
 SPREAD = 2.0
@@ -130,14 +131,15 @@ def depth(
     scores, values = sequence(seed, max(p.kv_len for p in chosen))
     finished = [0]
 
-    def run(target: Target) -> list[NDArray[Any]]:
+    def run(group: list[Target]) -> list[list[NDArray[Any]]]:
+        cases = [_case(scores, values, position, context) for position in chosen]
+        runs = at_one_shape([case.start(t.spec, t.platform) for t in group for case in cases])
         outputs: list[NDArray[Any]] = []
-        for position in chosen:
-            case = _case(scores, values, position, context)
-            outputs.append(case.emulate(target.spec, target.platform).output)
+        for one in runs:
+            outputs.append(one.result().output)
             finished[0] += 1
             progress(finished[0], len(cells) * len(chosen))
-        return outputs
+        return [outputs[i : i + len(cases)] for i in range(0, len(outputs), len(cases))]
 
     outputs = dict(zip((t.name for t in cells), by_spec(cells, run), strict=True))
     for n, position in enumerate(chosen):

@@ -16,21 +16,25 @@ from reports.target import Target
 T = TypeVar("T")
 
 
-def by_spec(targets: Sequence[Target], work: Callable[[Target], T]) -> list[T]:
-    """``work`` of each target, in the order of ``targets``. The first exception of the order is raised."""
+def by_spec(targets: Sequence[Target], work: Callable[[list[Target]], list[T]]) -> list[T]:
+    """The results of ``work``, in the order of ``targets``.
+
+    Args:
+        targets: cells.
+        work: makes one result for each of several cells of one spec.
+
+    Raises:
+        the first exception, in the order of the specs.
+    """
     groups: dict[str, list[int]] = {}
     for i, target in enumerate(targets):
         groups.setdefault(target.spec.content_hash, []).append(i)
-
-    def one(indices: list[int]) -> list[tuple[int, T]]:
-        return [(i, work(targets[i])) for i in indices]
-
     found: dict[int, T] = {}
     with ThreadPoolExecutor(max_workers=min(len(groups) or 1, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(one, indices) for indices in groups.values()]
+        futures = {pool.submit(work, [targets[i] for i in group]): group for group in groups.values()}
         try:
-            for future in futures:
-                found.update(future.result())
+            for future, group in futures.items():
+                found.update(zip(group, future.result(), strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

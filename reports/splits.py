@@ -11,8 +11,9 @@ from reports.contract import SplitFamily, SplitPoint, Splits
 from reports.formatting import percent, short
 from specs import Platform, parse_spec
 from specs.formats import BASES
-from verify.case import Case
+from verify.case import Case, finish
 from verify.exact import error_in_ulps, exact_attention
+from verify.together import at_one_shape
 
 BASE = "walkthrough.flash_attention_2"
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -71,13 +72,11 @@ def splits(
     kinds = families(seed)
     for done, (_, scores, values) in enumerate(kinds):
         exact = exact_attention(scores, values)
-        found: list[Floats] = []
-        for n in COUNTS:
-            arrays = {"scores": scores.astype(np.float32), "values": values.astype(np.float32)}
-            case = Case("splits", arrays, context={"num_splits": n})
-            got = case.emulate(spec, platform, sites=("exact",)).trace["exact"]
-            found.append(error_in_ulps(got, exact, f32).reshape(-1))
-        errors.append(np.stack(found))
+        arrays = {"scores": scores.astype(np.float32), "values": values.astype(np.float32)}
+        cases = [Case("splits", arrays, context={"num_splits": n}) for n in COUNTS]
+        runs = at_one_shape([case.start(spec, platform) for case in cases])
+        found = [finish(run, ["exact"]).trace["exact"] for run in runs]
+        errors.append(np.stack([error_in_ulps(got, exact, f32).reshape(-1) for got in found]))
         progress(done + 1, len(kinds))
     every = np.concatenate(errors, axis=1)
     points = _points(every)

@@ -27,10 +27,12 @@ from reports.target import Target
 from reports.wording import study_verdict
 from specs.errors import InputError, UnsupportedError
 from specs.formats import BASES, Format
-from verify.case import Case
+from verify.case import Case, finish
+from verify.emulator import Run
 from verify.exact import Enclosure, exact_attention
 from verify.numerics.rounding import store
 from verify.partition import Plan
+from verify.together import at_one_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,33 @@ class Computed:
     dead_rows: int
 
 
-def compute(case: Case, target: Target) -> Computed:
-    """Emulate one cell.
+def compute(case: Case, targets: Sequence[Target]) -> list[Computed | UnsupportedError]:
+    """Emulate cells of one spec, compiled once for all of them. A cell that cannot be emulated gives its error.
 
     Raises:
-        UlpscopeError: as `verify.emulator.emulate`.
+        UlpscopeError: every other error of `verify.emulate`.
     """
-    guess = ("exact",) if "exact" in target.spec.sections.get("row", {}) else ()
-    result = case.emulate(target.spec, target.platform, sites=guess)
-    program = result.plan.program
-    wide = wide_site(program)
-    sites = [(name, _format(program.sites[name].type.format), result.trace[name]) for name in [wide] if name]
-    sites.append(("output", _format(program.sites["output"].type.format), result.output))
+    started: list[Run | UnsupportedError] = []
+    for target in targets:
+        try:
+            started.append(case.start(target.spec, target.platform))
+        except UnsupportedError as error:
+            started.append(error)
+    runs = iter(at_one_shape([run for run in started if not isinstance(run, UnsupportedError)]))
+    return [
+        start if isinstance(start, UnsupportedError) else _computed(target, next(runs))
+        for target, start in zip(targets, started, strict=True)
+    ]
+
+
+def _computed(target: Target, run: Run) -> Computed:
+    wide = wide_site(run.program)
+    result = finish(run, [wide] if wide else [])
+    sites = [
+        (name, _format(run.program.sites[name].type.format), result.trace[name])
+        for name in (wide, "output")
+        if name is not None
+    ]
     return Computed(target, result.plan, tuple(sites), result.lse, result.empty_rows)
 
 
@@ -124,7 +141,7 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
     done: list[Computed] = []
     cells: list[Cell] = []
     errors: dict[str, list[Errors]] = {}
-    for target, computed in zip(targets, by_spec(targets, lambda t: _try(case, t)), strict=True):
+    for target, computed in zip(targets, by_spec(targets, lambda group: compute(case, group)), strict=True):
         if isinstance(computed, UnsupportedError):
             cells.append(_absent(target, computed))
             continue
@@ -164,13 +181,6 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
         ownership=tuple(_ownership(c) for c in done),
         notes=(*notes, *_limits(done)),
     )
-
-
-def _try(case: Case, target: Target) -> Computed | UnsupportedError:
-    try:
-        return compute(case, target)
-    except UnsupportedError as error:
-        return error
 
 
 def _absent(target: Target, error: UnsupportedError) -> Cell:

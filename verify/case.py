@@ -15,7 +15,7 @@ from specs.errors import InputError
 
 if TYPE_CHECKING:
     from verify.arguments import Problem
-    from verify.emulator import Result
+    from verify.emulator import Result, Run
 
 #: Named inputs that a command can ask for; a package further out adds its own.
 NAMED: dict[str, Callable[[], Case]] = {}
@@ -72,16 +72,15 @@ class Case:
             remedy="give scores and values, or q, k and v",
         )
 
-    def emulate(
+    def start(
         self,
         spec: Spec,
         platform: Platform,
         *,
-        sites: Sequence[str] = (),
         backend: str = "engine",
         options: Mapping[str, Any] | None = None,
-    ) -> Result:
-        """Run it. ``sites`` are evaluated together with the output, so that the trace of them costs no more.
+    ) -> Run:
+        """Bind the problem to a spec and a platform; nothing is computed yet.
 
         Raises:
             UlpscopeError: as `verify.emulate`.
@@ -91,10 +90,21 @@ class Case:
         given: dict[str, Any] = dict(self.context)
         if self.causal:
             given["causal"] = 1
-        run = Run.start(spec, platform, self.problem(spec), given, options or {}, backend)
-        known = run.site_names()
-        run.evaluate([n for n in dict.fromkeys(("output", "lse", *sites)) if n in known])
-        return run.result()
+        return Run.start(spec, platform, self.problem(spec), given, options or {}, backend)
+
+    def emulate(self, spec: Spec, platform: Platform, *, sites: Sequence[str] = (), **options: Any) -> Result:
+        """Run it. ``sites`` are evaluated together with the output, so that the trace of them costs no more.
+
+        Args:
+            spec: a loaded spec.
+            platform: a loaded platform.
+            sites: names of sites; those that the spec does not have are left out.
+            **options: as `start`.
+
+        Raises:
+            UlpscopeError: as `verify.emulate`.
+        """
+        return finish(self.start(spec, platform, **options), sites)
 
     def hashes(self) -> dict[str, str]:
         """sha256 of the bytes of each array, in C order."""
@@ -115,6 +125,13 @@ class Case:
                 "causal": int(self.causal),
             }
         return {**said, **self.context}
+
+
+def finish(run: Run, sites: Sequence[str] = ()) -> Result:
+    """The result of a bound run, with ``sites`` evaluated in the same go."""
+    known = run.site_names()
+    run.evaluate([n for n in dict.fromkeys(("output", "lse", *sites)) if n in known])
+    return run.result()
 
 
 def random_case(seed: int, kv_len: int, *, q_heads: int = 24, kv_heads: int = 4, head_dim: int = 256) -> Case:
