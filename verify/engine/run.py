@@ -20,7 +20,7 @@ from verify.engine.primitives import ZERO, x64
 from verify.engine.values import LANES
 from verify.numerics.rounding import encode, round_array
 
-MAX_SCORES = 1 << 26
+MAX_SCORES = 1 << 24
 
 
 @dataclass(frozen=True)
