@@ -41,7 +41,9 @@ def sum_at_risk(x: Range, fmt: Format) -> Array:
 
 
 def products_at_risk(a: Range, fmt_a: Format, b: Range, fmt_b: Format) -> Array:
-    """Whether sums of products may meet a subnormal f32, or a product that overflows."""
+    """Whether sums of products may meet a subnormal f32, as a factor, product or sum, or a product that overflows."""
     small = a.low + b.low - (fmt_a.p - 1) - (fmt_b.p - 1) < -126
+    # A subnormal factor counts as zero, however large the other one is.
+    small |= jnp.minimum(a.low, b.low) < -126
     large = a.high + b.high + 2 > 127
     return small | (large & (a.high > _EMPTY_HIGH) & (b.high > _EMPTY_HIGH))
