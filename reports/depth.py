@@ -174,7 +174,12 @@ def _notes(series: dict[tuple[str, str], list[DepthPoint]]) -> tuple[Note, ...]:
             kind="limit",
             text="Scores here are random and do not depend on the depth. In a real session the entropy of "
             "the text changes with it, so a curve of one session mixes both.",
-        )
+        ),
+        Note(
+            kind="information",
+            text="The largest distance is that of an output near zero, where a unit is small, or of one whose sign "
+            "differs.",
+        ),
     ]
     if silent:
         notes.append(

@@ -93,13 +93,13 @@ def point_label(names: tuple[str, ...]) -> str:
 
 
 def depth(data: Depth) -> Figure:
-    """Share of changed outputs and mean ULP against the position, one line per pair of cells."""
+    """Share of changed outputs and the largest distance against the position, one line per pair of cells."""
     traces: list[dict[str, Any]] = []
     for i, series in enumerate(data.series):
         name = _text(f"{series.left} / {series.right}")
         for axis, values, shown in (
             ("", [p.changed * 100 for p in series.points], True),
-            ("2", [p.ulp_mean for p in series.points], False),
+            ("2", [p.ulp_max or None for p in series.points], False),
         ):
             traces.append(
                 {
@@ -127,7 +127,13 @@ def depth(data: Depth) -> Figure:
         520,
         xaxis=_axis("KV length (tokens)", anchor="y2"),
         yaxis=_axis("changed outputs, %", domain=[0.56, 1.0], rangemode="tozero"),
-        yaxis2=_axis(f"mean {_text(data.format)} ULP", domain=[0.0, 0.44], rangemode="tozero"),
+        yaxis2=_axis(
+            f"largest distance, {_text(data.format)} ULP",
+            domain=[0.0, 0.44],
+            type="log",
+            dtick=1,
+            exponentformat="none",
+        ),
     )
     return {"data": traces, "layout": layout}
 

@@ -33,6 +33,7 @@ class _Frame:
         room = [(WIDTH - 2 * PAD) / width] if width else []
         room += [(HIGH - 2 * PAD) / height] if height else []
         self.scale = min(room, default=1.0)
+        self.flat = height < 0.05 * width
         self.height = min(HIGH, max(LOW, height * self.scale + 2 * PAD))
 
     def at(self, point: tuple[float, float, float]) -> tuple[float, float]:
@@ -107,7 +108,7 @@ def _points(view: GeometryView, frame: _Frame, palette: Palette) -> Iterator[str
     taken: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
     for (x, y), names in zip(places, view.points, strict=True):
         text = point_label(names)
-        lx, ly, anchor, box = _label(x, y, len(text) * LETTER, taken, frame.height)
+        lx, ly, anchor, box = _label(x, y, len(text) * LETTER, taken, frame)
         taken.append(box)
         leader = (
             f'<path class="leader" d="M{x:.1f} {y:.1f}L{lx:.1f} {ly - 4:.1f}"/>' if abs(ly - y) > 22 else ""
@@ -124,16 +125,17 @@ _FAR = [(dx, dy) for dy in (-28, 36, -44, 52, -60, 68) for dx in (0, 11, -11)]
 
 
 def _label(
-    x: float, y: float, width: float, taken: list[Box], bottom: float
+    x: float, y: float, width: float, taken: list[Box], frame: _Frame
 ) -> tuple[float, float, str, Box]:
     """Where a label goes: the place around the point that overlaps least and stays inside, near ones first."""
     best: tuple[float, tuple[float, float, str, Box]] | None = None
-    for n, (dx, dy) in enumerate(_OFFSETS + _FAR):
+    # Where all points lie on a line, a label beside one would lie on it, too.
+    for n, (dx, dy) in enumerate((_OFFSETS[2:4] if frame.flat else _OFFSETS) + _FAR):
         anchor = "start" if dx > 0 else "end" if dx < 0 else "middle"
         left = x + dx - (0.0 if dx > 0 else width if dx < 0 else width / 2)
         box = (left, y + dy - 10, left + width, y + dy + 3)
         outside = max(0.0, 4 - box[0]) + max(0.0, box[2] - WIDTH + 4) + max(0.0, 4 - box[1])
-        outside += max(0.0, box[3] - bottom + 4)
+        outside += max(0.0, box[3] - frame.height + 4)
         cost = 20 * outside + sum(_overlap(box, other) for other in taken) + 0.2 * n
         if best is None or cost < best[0] - 1e-9:
             best = (cost, (x + dx, y + dy, anchor, box))

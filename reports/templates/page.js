@@ -21,9 +21,17 @@
   const draw = (holder) => {
     const figure = resolve(sources.get(holder.id), getComputedStyle(root));
     const wide = holder.clientWidth > 560;
-    if (!wide && figure.layout.margin && figure.layout.margin.l > 44) figure.layout.margin = { ...figure.layout.margin, l: 44, r: 6 };
+    if (!wide && !holder.dataset.scene) {
+      // Narrow: a smaller left margin, and the legend below the figure, one entry a line.
+      const entries = figure.layout.showlegend === false ? 0 : figure.data.filter((t) => t.showlegend !== false).length;
+      const below = entries > 1 ? 20 * entries : 0;
+      figure.layout.margin = { ...figure.layout.margin, l: 44, r: 6, b: 60 + below };
+      figure.layout.legend = { font: { size: 11 }, x: 0, yref: "container", y: 0, yanchor: "bottom" };
+      figure.layout.height += below;
+      holder.style.height = figure.layout.height + "px";
+    }
     drawn.add(holder);
-    return Plotly.react(holder, figure.data, figure.layout, { ...config, displayModeBar: holder.dataset.scene ? true : "hover" });
+    return Plotly.react(holder, figure.data, figure.layout, { ...config, displayModeBar: wide && holder.dataset.scene ? true : wide ? "hover" : false });
   };
   // Each figure is drawn when it comes near the window: a page with several 3-D views opens at once.
   const watch = new IntersectionObserver((entries) => {

@@ -63,14 +63,14 @@ def test_the_verdict_follows_the_figures() -> None:
         SplitFamily(name="a", inputs=4, means=(1.0, 2.0)),
         SplitFamily(name="b", inputs=4, means=(2.0, 1.0)),
     ]
-    assert verdict(points, differ).startswith(
-        "No. The count with the least mean error depends on the input: 1 and 2"
-    )
+    text = verdict(points, differ)
+    assert text.startswith("No: which count has the least mean error depends on the input (1 and 2 each win")
+    assert "the intervals of all counts overlap" in text
     agree = [SplitFamily(name="a", inputs=4, means=(2.0, 1.0))]
-    assert verdict(points, agree).startswith("No. The intervals of all counts overlap")
-    clear = [point(1, 9.0, 0.1), point(2, 1.0, 0.9)]
-    assert verdict(clear, agree).startswith("On these inputs 2 splits have the least mean error")
-    assert "best on 90% of inputs (chance: 50%)" in verdict(clear, agree)
+    clear = verdict([point(1, 9.0, 0.1), point(2, 1.0, 0.9)], agree)
+    assert clear.startswith("2 splits have the least mean error in every family")
+    assert "2 splits err least, clearly less than 1." in clear
+    assert "best on 90% of inputs only (chance: 50%)" in clear
 
 
 def test_forced_splits_are_the_spec_with_one_integer_changed() -> None:
