@@ -8,6 +8,7 @@ from specs.context import CONTEXT
 from specs.document import Document, collect
 from specs.errors import Place, SpecError, did_you_mean
 from specs.grammar import parse_expr, parse_level
+from specs.infer import SCALARS
 from specs.merge import Key
 from specs.nodes import At, Last, LevelRule, Name, Node, Owns, Pos, Prev, Reduce
 from specs.scan import Path
@@ -16,7 +17,7 @@ from specs.schema import TOP_KEYS, Lines, SpecFile
 Where = Mapping[Key, tuple[Document, Path]]
 AXES = ("token", "row", "dim", "depth")
 #: Names that stand for a value in every expression.
-GIVEN = ("q", "k", "v", "scores", "values", "scale", "visible", "inf", "nan", "true", "false")
+GIVEN = ("q", "k", "v", *SCALARS, "visible", "inf", "nan", "true", "false")
 
 
 def parse_line(section: str, text: str, where: tuple[Document, Path] | None, origin: str) -> Node:

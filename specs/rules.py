@@ -52,7 +52,9 @@ def call_rule(name: str, args: tuple[int, ...]) -> int:
         return int(function(*args))
     except (ArithmeticError, ValueError) as error:
         given = ", ".join(map(str, args))
-        raise SpecError(f"{name}({given}) has no answer: {error}", remedy="guard its arguments, as in max(1, ...)") from None
+        raise SpecError(
+            f"{name}({given}) has no answer: {error}", remedy="guard its arguments, as in max(1, ...)"
+        ) from None
 
 
 def _f32(x: float) -> float:

@@ -91,7 +91,9 @@ def _figures(name: str, s: UlpSummary) -> Iterator[str]:
     most = "-" if s.max is None else f"{s.max:,}"
     yield f"{name}: {s.equal:,} of {s.n:,} equal; ULP mean {mean}, maximum {most}"
     bins = ", ".join(
-        f"{b.low}: {b.count}" if b.low == b.high else f"{b.low}-{b.high}: {b.count}" for b in s.histogram if b.count
+        f"{b.low}: {b.count}" if b.low == b.high else f"{b.low}-{b.high}: {b.count}"
+        for b in s.histogram
+        if b.count
     )
     if bins:
         yield f"  ULP histogram: {bins}"

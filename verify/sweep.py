@@ -97,7 +97,9 @@ class KVCache:
     ) -> Run:
         """The bound run of one step; ``context`` as in `verify.emulate`; ``more``: other lengths follow."""
         problem = self.at(q, length, scale)
-        return Run.start(spec, platform, problem, dict(context or {}), options or {}, "engine", kv=self._kv, more=more)
+        return Run.start(
+            spec, platform, problem, dict(context or {}), options or {}, "engine", kv=self._kv, more=more
+        )
 
 
 def sweep(
