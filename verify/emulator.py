@@ -318,7 +318,7 @@ class Run:
         run = cls(spec, platform, problem, program, plan, scalars, backend, options, kv)
         if backend == "engine":
             check_supported(program)
-            _faithful()
+            _faithful(program.compute)
             run.scalars = {**scalars, **constants(program, plan, scalars)}
 
             def plan_at(length: int) -> Plan:
@@ -457,10 +457,10 @@ def _agree(context: Mapping[str, Any], problem: Problem) -> None:
             )
 
 
-def _faithful() -> None:
+def _faithful(compute: Format) -> None:
     from verify.preflight import ensure_faithful
 
-    ensure_faithful()
+    ensure_faithful(compute.base)
 
 
 __all__ = ["BACKENDS", "Result", "SpecError", "Trace", "bucket", "emulate"]
