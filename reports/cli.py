@@ -130,15 +130,21 @@ def sweep(
         loaded = load_workload(workload)
         file = (folder or Path("runs") / f"sweep-{loaded.name}-{seed}") / "sweep.jsonl"
         progress = Progress()
-        tallies = run(
-            loaded,
-            build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS),
-            seed,
-            build.model_context(),
-            file,
-            stride=stride,
-            progress=lambda done, total: progress("positions", done, total),
-        )
+        targets = build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS)
+        try:
+            tallies = run(
+                loaded,
+                targets,
+                seed,
+                build.model_context(),
+                file,
+                stride=stride,
+                progress=lambda done, total: progress("positions", done, total),
+            )
+        except KeyboardInterrupt:
+            progress.clear()
+            typer.echo(f"saved in {file}; the same command goes on from there", err=True)
+            raise
         progress.clear()
         answer.data({"schema": 1, "file": str(file), "pairs": [t.to_json() for t in tallies]})
         for t in tallies:

@@ -14,8 +14,10 @@ from reports.parallel import by_spec
 from reports.target import Target
 from specs.workloads import Range, Workload
 from verify.case import Case
+from verify.engine.layout import KV
 from verify.numerics.ulp import ulp_summary
-from verify.together import at_one_shape
+from verify.partition import Plan, plan
+from verify.together import common_shape, reshaped
 
 ROWS, DIM = 4, 32
 SPREAD = 2.0
@@ -90,15 +92,34 @@ def measure(
 ) -> Iterator[list[Measured]]:
     """For each position, every pair of cells."""
     scores, values = sequence(seed, max(p.kv_len for p in where))
+    laid: dict[str, KV] = {}
     for position in where:
         case = _case(scores, values, position, context)
-        outputs = {t.name: case.emulate(t.spec, t.platform).output for t in cells_of(pairs)}
+        outputs: dict[str, NDArray[Any]] = {}
+        for t in cells_of(pairs):
+            if t.spec.content_hash not in laid:
+                laid[t.spec.content_hash] = _lay_out(scores, values, t, context)
+            run = case.start(t.spec, t.platform, kv=laid[t.spec.content_hash])
+            outputs[t.name] = run.result().output
         yield [_compare(position, a.name, b.name, outputs[a.name], outputs[b.name]) for a, b in pairs]
+
+
+def _lay_out(scores: Any, values: Any, target: Target, context: dict[str, int]) -> KV:
+    """The values of the whole sequence as the engine wants them, for every shorter position as well."""
+    whole = _case(scores, values, Position("", scores.shape[1]), context)
+    kv = whole.start(target.spec, target.platform).kv
+    assert kv is not None, "the engine lays out its values"
+    return kv
 
 
 def _case(scores: Any, values: Any, position: Position, context: dict[str, int]) -> Case:
     n = position.kv_len
     return Case("depth", {"scores": scores[:, :n], "values": values[:n]}, context=context)
+
+
+def _plan(target: Target, position: Position, context: dict[str, int]) -> Plan:
+    given: dict[str, Any] = {"kv_len": position.kv_len, **context}
+    return plan(target.spec, target.platform, **given)
 
 
 def _compare(position: Position, left: str, right: str, a: NDArray[Any], b: NDArray[Any]) -> Measured:
@@ -132,14 +153,17 @@ def depth(
     finished = [0]
 
     def run(group: list[Target]) -> list[list[NDArray[Any]]]:
-        cases = [_case(scores, values, position, context) for position in chosen]
-        runs = at_one_shape([case.start(t.spec, t.platform) for t in group for case in cases])
+        # One compilation for all lengths and platforms of a spec: tables as large as the largest of them.
+        shape = common_shape(_plan(t, p, context) for t in group for p in chosen)
+        kv = _lay_out(scores, values, group[0], context)
         outputs: list[NDArray[Any]] = []
-        for one in runs:
-            outputs.append(one.result().output)
-            finished[0] += 1
-            progress(finished[0], len(cells) * len(chosen))
-        return [outputs[i : i + len(cases)] for i in range(0, len(outputs), len(cases))]
+        for target in group:
+            for position in chosen:
+                one = _case(scores, values, position, context).start(target.spec, target.platform, kv=kv)
+                outputs.append(reshaped(one, shape, kv).result().output)
+                finished[0] += 1
+                progress(finished[0], len(cells) * len(chosen))
+        return [outputs[i : i + len(chosen)] for i in range(0, len(outputs), len(chosen))]
 
     outputs = dict(zip((t.name for t in cells), by_spec(cells, run), strict=True))
     for n, position in enumerate(chosen):

@@ -16,6 +16,7 @@ from specs.errors import InputError
 if TYPE_CHECKING:
     from verify.arguments import Problem
     from verify.emulator import Result, Run
+    from verify.engine.layout import KV
 
 #: Named inputs that a command can ask for; a package further out adds its own.
 NAMED: dict[str, Callable[[], Case]] = {}
@@ -79,8 +80,16 @@ class Case:
         *,
         backend: str = "engine",
         options: Mapping[str, Any] | None = None,
+        kv: KV | None = None,
     ) -> Run:
         """Bind the problem to a spec and a platform; nothing is computed yet.
+
+        Args:
+            spec: a loaded spec.
+            platform: a loaded platform.
+            backend: ``engine`` or ``oracle``.
+            options: values for the spec's ``[options]``.
+            kv: K and V of this sequence laid out before, perhaps for more tokens; the engine makes them if None.
 
         Raises:
             UlpscopeError: as `verify.emulate`.
@@ -90,7 +99,7 @@ class Case:
         given: dict[str, Any] = dict(self.context)
         if self.causal:
             given["causal"] = 1
-        return Run.start(spec, platform, self.problem(spec), given, options or {}, backend)
+        return Run.start(spec, platform, self.problem(spec), given, options or {}, backend, kv=kv)
 
     def emulate(self, spec: Spec, platform: Platform, *, sites: Sequence[str] = (), **options: Any) -> Result:
         """Run it. ``sites`` are evaluated together with the output, so that the trace of them costs no more.

@@ -152,7 +152,6 @@ def plan(
 ) -> None:
     """Show who owns which tokens, and in what order they are visited."""
     with answering(output is OutputFormat.json) as answer:
-        from specs import load_platform, load_spec
         from verify import plan as make_plan
         from verify.planview import plan_json, plan_text
 
@@ -167,7 +166,7 @@ def plan(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = load_spec(spec), load_platform(platform)
+        loaded, where = spec_and_platform(spec, platform)
         found = make_plan(loaded, where, options=options_of(options), **context)
         answer.data(plan_json(found, loaded, where))
         for line in plan_text(found):
@@ -203,7 +202,6 @@ def emulate(
 ) -> None:
     """Run one spec on one input, bit for bit."""
     with answering(output is OutputFormat.json) as answer:
-        from specs import load_platform, load_spec
         from verify.explain import as_json, as_text, explain, site_names
         from verify.resultview import result_json, result_text
 
@@ -217,7 +215,7 @@ def emulate(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = load_spec(spec), load_platform(platform)
+        loaded, where = spec_and_platform(spec, platform)
         case = get_case(file, teaching, seed, context)
         names = site_names(loaded) if explain_tokens else ()
         result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
@@ -278,8 +276,16 @@ def compare(
         answer.close(verdict, diverged=fail and not found.identical)
 
 
-def _cell(text: str) -> tuple[Spec, Platform]:
+def spec_and_platform(name: str, platform: str) -> tuple[Spec, Platform]:
+    """A spec, by its name, its path or what users ask for (``flashinfer``), and the platform that it runs on."""
     from specs import load_platform, load_requested, load_spec, resolve_requested
+
+    where = load_platform(platform)
+    asked = name in load_requested() and not Path(name).exists()
+    return load_spec(resolve_requested(name, where) if asked else name), where
+
+
+def _cell(text: str) -> tuple[Spec, Platform]:
     from specs.errors import InputError
 
     name, sign, platform = text.rpartition("@")
@@ -289,9 +295,7 @@ def _cell(text: str) -> tuple[Spec, Platform]:
             place="argument",
             remedy="write SPEC@PLATFORM, as in walkthrough.xqa@h200",
         )
-    where = load_platform(platform)
-    known = name in load_requested() and not Path(name).exists()
-    return load_spec(resolve_requested(name, where) if known else name), where
+    return spec_and_platform(name, platform)
 
 
 def _all_sites(case: Case, spec: Spec, platform: Platform, walker: Walker) -> Result:

@@ -5,11 +5,22 @@ Padding changes no bit; what it costs is arithmetic on padding, which is little 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from verify.emulator import Run
-from verify.engine.layout import prepare, shape_of
+from verify.engine.layout import KV, prepare, shape_of
+from verify.partition import Plan
+
+
+def common_shape(plans: Iterable[Plan]) -> tuple[int, ...]:
+    """The smallest table shape that holds every one of ``plans``, all of one spec."""
+    return tuple(max(sizes) for sizes in zip(*(shape_of(plan) for plan in plans), strict=True))
+
+
+def reshaped(run: Run, shape: tuple[int, ...], kv: KV) -> Run:
+    """``run`` with a larger table shape, and with K and V laid out for more tokens of the same sequence."""
+    return replace(run, padded=shape, kv=kv, known={})
 
 
 def at_one_shape(runs: Sequence[Run]) -> list[Run]:
@@ -24,16 +35,14 @@ def at_one_shape(runs: Sequence[Run]) -> list[Run]:
     for (_, backend, _), members in kinds.items():
         if backend != "engine":
             continue
-        shapes = [shape_of(runs[i].plan) for i in members]
-        shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        shape = common_shape(runs[i].plan for i in members)
         capacity = max(kv.capacity for i in members if (kv := runs[i].kv) is not None)
         for i in members:
-            out[i] = _reshaped(runs[i], shape, capacity)
+            out[i] = reshaped(runs[i], shape, _with_room(runs[i], capacity))
     return out
 
 
-def _reshaped(run: Run, shape: tuple[int, ...], capacity: int) -> Run:
-    kv = run.kv
-    if kv is not None and kv.capacity != capacity:
-        kv = prepare(run.problem.k, run.problem.v, run.problem.formats, capacity)
-    return replace(run, padded=shape, kv=kv, known={})
+def _with_room(run: Run, capacity: int) -> KV:
+    if run.kv is not None and run.kv.capacity == capacity:
+        return run.kv
+    return prepare(run.problem.k, run.problem.v, run.problem.formats, capacity)

@@ -72,6 +72,11 @@ def test_emulate() -> None:
     assert len(data["input"]["sha256"]["scores"]) == 64
 
 
+def test_a_backend_that_users_ask_for_resolves_by_platform() -> None:
+    found = [answer("emulate", "flashinfer", "-p", p, *SMALL)["spec"] for p in ("h200", "b200", "sm120")]
+    assert found == ["walkthrough.xqa", "walkthrough.trtllm_gen", "walkthrough.xqa"]
+
+
 def test_emulate_explains() -> None:
     done = run("emulate", "walkthrough.xqa", "-p", "h200", *SMALL, "--explain-tokens", "2")
     assert done.exit_code == 0
