@@ -172,7 +172,10 @@ def _explain(
         raised = error["ctx"]["error"]
         cause, remedy = getattr(raised, "cause", str(raised)), getattr(raised, "remedy", "")
         return SpecError(f"'{shown}': {cause}", place=place, remedy=remedy)
-    got = repr(error["input"])
+    try:
+        got = repr(error["input"])
+    except RecursionError:
+        got = "something too deeply nested"
     got = got if len(got) <= 60 else got[:57] + "..."
     return SpecError(
         f"'{shown}': {error['msg'][:1].lower()}{error['msg'][1:]}", place=place, remedy=f"got {got}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,12 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
         InputError: it is no such array.
     """
     place = f"argument {name}"
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"no array: {str(error)[:120]}", place=place, remedy="give a NumPy array of floats"
+        ) from None
     if array.dtype not in _FLOATS:
         raise InputError(
             f"dtype {array.dtype} is not a floating-point dtype",
@@ -92,6 +98,20 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
             remedy="see the docstring of emulate()",
         )
     return array
+
+
+def whole_number(value: Any, name: str) -> int:
+    """``value`` as an int.
+
+    Raises:
+        InputError: it is no integer.
+    """
+    try:
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"{value!r} is not an integer", place=f"argument {name}", remedy="give whole numbers"
+        ) from None
 
 
 def _require_finite(name: str, array: Floats, *, masks: bool = False) -> None:
@@ -187,8 +207,34 @@ def from_scores(
     )
 
 
+def softmax_scale(scale: Any, depth: int, compute: Format) -> float:
+    """The softmax scale: ``scale``, or ``depth ** -0.5`` where it is None.
+
+    Raises:
+        InputError: it is no finite number of the compute format.
+    """
+    if scale is None:
+        return float(depth) ** -0.5
+    try:
+        factor = float(scale)
+    except (TypeError, ValueError, OverflowError):
+        factor = math.nan
+    if not (math.isfinite(factor) and (compute.is_real or abs(factor) <= compute.largest)):
+        raise InputError(
+            f"scale = {str(scale)[:40]}", place="argument scale", remedy=f"give a finite number of {compute}"
+        )
+    return factor
+
+
 def from_qkv(
-    q: Any, k: Any, v: Any, inputs: Mapping[str, Format], scale: float | None, causal: bool, window: int
+    q: Any,
+    k: Any,
+    v: Any,
+    inputs: Mapping[str, Format],
+    scale: float | None,
+    causal: bool,
+    window: int,
+    compute: Format = BASES["f64"],
 ) -> Problem:
     """The problem of q ``[q_heads, head_dim]`` or ``[q_len, q_heads, head_dim]``, k and v ``[kv_len, kv_heads, head_dim]``.
 
@@ -231,9 +277,7 @@ def from_qkv(
         )
     for name, array in (("q", query), ("k", key), ("v", value)):
         _require_finite(name, array)
-    factor = float(depth) ** -0.5 if scale is None else float(scale)
-    if not np.isfinite(factor):
-        raise InputError(f"scale = {factor}", place="argument scale", remedy="give a finite number")
+    factor = softmax_scale(scale, depth, compute)
     full = rounded(full, inputs["q"], keep_narrow=True)
     key = rounded(key, inputs["k"], keep_narrow=True)
     value = rounded(value, inputs["v"])

@@ -14,13 +14,13 @@ from specs.bind import bind
 from specs.context import make_context
 from specs.errors import InputError, SpecError, did_you_mean
 from specs.formats import Format
-from specs.program import DIM, Program
-from verify.arguments import Problem, from_qkv, from_scores
+from specs.program import CONSTANTS, DIM, Program
+from verify.arguments import Problem, from_qkv, from_scores, whole_number
 from verify.engine.layout import KV, Buckets, Tables, bucket, prepare, tables
 from verify.engine.run import Rows, evaluate_sites
 from verify.engine.support import check_supported
 from verify.judge import constants, judge
-from verify.numerics.rounding import storage_dtype
+from verify.numerics.rounding import storage_dtype, store
 from verify.partition import Plan, plan_program
 
 BACKENDS = ("engine", "oracle")
@@ -134,8 +134,15 @@ def emulate(
     """
     if backend not in BACKENDS:
         raise InputError(
-            f"unknown backend '{backend}'", place="argument backend", remedy=did_you_mean(backend, BACKENDS)
+            f"unknown backend '{backend}'",
+            place="argument backend",
+            remedy=did_you_mean(str(backend), BACKENDS),
         )
+    for name, given_map in (("context", context), ("options", options)):
+        if given_map is not None and not isinstance(given_map, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(
+                "not a mapping", place=f"argument {name}", remedy="give a dict of names and values"
+            )
     if kv_lens is not None:
         return _ragged(
             spec,
@@ -154,7 +161,9 @@ def emulate(
             ),
         )
     given: dict[str, Any] = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
-    problem = _problem(spec, scores, values, q, k, v, scale, causal, int(given.get("window") or 0))
+    problem = _problem(
+        spec, scores, values, q, k, v, scale, causal, whole_number(given.get("window") or 0, "window")
+    )
     if causal:
         given["causal"] = 1
     run = Run.start(spec, platform, problem, given, options or {}, backend)
@@ -185,7 +194,7 @@ def _problem(
         raise InputError(
             f"{missing[0]} is not given", place="arguments", remedy="give q, k and v, or scores and values"
         )
-    return from_qkv(q, k, v, inputs, scale, causal, window)
+    return from_qkv(q, k, v, inputs, scale, causal, window, numbers.compute_format)
 
 
 def _shape(problem: Problem) -> dict[str, Any]:
@@ -205,12 +214,20 @@ def _shape(problem: Problem) -> dict[str, Any]:
 def _ragged(
     spec: Spec, platform: Platform, q: Any, k: Any, v: Any, kv_lens: Sequence[int], rest: dict[str, Any]
 ) -> list[Result]:
-    lengths = [int(n) for n in kv_lens]
+    if not isinstance(kv_lens, Sequence | np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError("not a sequence", place="argument kv_lens", remedy="give a list of integers")
+    lengths = [whole_number(n, "kv_lens") for n in kv_lens]
     if q is None or k is None or v is None:
         raise InputError(
             "ragged batches take q, k and v",
             place="argument kv_lens",
             remedy="call emulate once a sequence for ready scores",
+        )
+    if 0 in (np.ndim(q), np.ndim(k), np.ndim(v)):
+        raise InputError(
+            "q, k or v is a scalar",
+            place="argument kv_lens",
+            remedy="q is [batch, q_heads, head_dim], k and v [batch, longest, kv_heads, head_dim]",
         )
     if not lengths or not (len(q) == len(k) == len(v) == len(lengths)):
         raise InputError(
@@ -375,6 +392,11 @@ class Run:
         if self.backend == "oracle":
             self.known |= judge(self.program, self.plan, self.problem, self.scalars, names)
             return
+        for name in [n for n in names if self.program.sites[n].section == CONSTANTS]:
+            self.known[name] = self._constant(name)
+            names.remove(name)
+        if not names:
+            return
         found, exact = evaluate_sites(
             self.program,
             self.rows(),
@@ -387,6 +409,13 @@ class Run:
         self.exact_path |= exact
         for name, data in found.items():
             self.known[name] = self._canonical(name, data)
+
+    def _constant(self, name: str) -> NDArray[Any]:
+        """A line of ``[constants]``, which the host has computed already, as every row sees it."""
+        value = np.array(self.scalars[name])
+        is_bool = self.program.sites[name].type.kind == "bool"
+        word = value.astype(np.bool_) if is_bool else store(value, self.format_of(name))
+        return np.broadcast_to(word, (self.problem.heads, self.problem.rows)).copy()
 
     def rows(self) -> Rows:
         """The query rows as the array engine takes them."""

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from specs import Platform, Spec
 from specs.errors import InputError
-from verify.arguments import Problem, from_qkv, query_rows
+from specs.formats import BASES
+from verify.arguments import Problem, from_qkv, query_rows, softmax_scale
 from verify.emulator import Run
 from verify.engine.contract import capacity_of
 from verify.engine.layout import KV, prepare
@@ -80,7 +81,7 @@ class KVCache:
             formats={**self._problem.formats, "q": fmt},
             low=np.zeros(count, np.int32),
             high=np.full(count, length, np.int32),
-            scale=float(rows.shape[2]) ** -0.5 if scale is None else float(scale),
+            scale=softmax_scale(scale, rows.shape[2], BASES["f64"]),
         )
 
     def run(
