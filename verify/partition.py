@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from specs.bind import bind
 from specs.context import Value, make_context
-from specs.errors import InputError, UnsupportedError
+from specs.errors import InputError, SpecError, UnsupportedError
 from specs.nodes import LevelRule, Num
 from specs.program import Program
 
@@ -141,12 +141,28 @@ def plan_program(program: Program, context: Mapping[str, Value]) -> Plan:
     exists: dict[str, NDArray[np.bool_]] = {}
     alive = np.array(True)
     for level in program.levels:
+        _cover(f"{program.spec}: level '{level.name}'", level.rule, int(lengths.max(initial=0)))
         tokens, lengths, kept = _apply(level.rule, tokens, lengths)
         alive = np.broadcast_to(alive[..., None], lengths.shape)
         if not kept:
             alive = alive & (lengths > 0)
         exists[level.name] = np.ascontiguousarray(alive)
     return Plan(program, dict(context), program.level_names, tokens, exists)
+
+
+def _cover(place: str, rule: LevelRule, longest: int) -> None:
+    """Refuse ``pieces`` of a whole so short that tokens past it would have no owner."""
+    if rule.kind != "pieces" or rule.of is None:
+        return
+    pieces, unit, whole = max(1, _int(rule.args[0])), _int(rule.unit), _int(rule.of)
+    units = -(-whole // unit)
+    covered = pieces * -(-units // pieces) * unit
+    if covered < longest:
+        raise SpecError(
+            f"pieces(of={whole}) covers {covered} of {longest} tokens",
+            place=place,
+            remedy="cut a whole that is at least as long as the sequence, such as max_kv_len",
+        )
 
 
 def _int(node: object) -> int:
