@@ -12,7 +12,7 @@ from specs.formats import BASES, Format
 from specs.nodes import Name, Node, Reduce
 from specs.program import DEPTH, DIM, TOKEN
 from verify.engine import contract
-from verify.engine.primitives import F32, exact_product
+from verify.engine.primitives import F32, F64, exact_product
 from verify.engine.ranges import exponent_range, products_at_risk, sum_at_risk
 from verify.engine.support import sum_factors
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
@@ -60,6 +60,7 @@ class Reducer:
             if not fused or exact:
                 zero = None if exact else arrays.zero
                 return contract.ordered_scores(q, keys, arrays.kv_len, exact=exact, zero=zero)
+        check = self._watch("k")
         blocks, _, tiles, heads, _, _ = keys.shape
         start = jnp.broadcast_to(ops.constant(0.0), (blocks * tiles, heads, q.shape[1], LANES))
 
@@ -70,8 +71,8 @@ class Reducer:
             k = self._decode(words.reshape(blocks * tiles, heads, 1, LANES))
             a = jax.lax.dynamic_index_in_dim(q, d, 2)
             if fused:
-                return ops.fma(a, k, total, check=False)
-            return ops.add(total, ops.mul(a, k, exact=exact, check=False), check=False)
+                return ops.fma(a, k, total, check=check)
+            return ops.add(total, ops.mul(a, k, exact=exact, check=check), check=check)
 
         return ops.fori_loop(0, q.shape[2], body, start)
 
@@ -149,10 +150,11 @@ class Reducer:
                 return Val(sums.reshape(*self.axes.shape(outer), *sums.shape[1:]), (*outer, HEAD, ROW_AXIS))
         leaves = self.axes.front(Val(jnp.where(mask, data, -0.0), axes), over)
         start = self._start(n, frame, leaves.axes)
+        check = self._watch()
 
         def body(total: Array, leaf: Array) -> tuple[Array, None]:
             return ops.add(
-                total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=False
+                total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=check
             ), None
 
         return Val(ops.scan(body, start.data, leaves.data, unroll=_UNROLL)[0], start.axes)
@@ -178,6 +180,16 @@ class Reducer:
 
         return self._fold(n, start, (a.data, b.data, mask.data), leaf, formats)
 
+    def _watch(self, stored: str = "") -> bool:
+        """Whether each operation of a sum must look for subnormals itself: in f64, where no range was checked before.
+
+        The values of ``stored`` (k or v) are taken as they lie, so their own range is looked at here.
+        """
+        watch = isinstance(self.ops, F64)
+        if watch and stored:
+            self.ops.note(self.arrays.ranges[stored].low < F64.fmt.emin)
+        return watch
+
     def _masked(self, val: Val, live: Val) -> Val:
         axes, (data, mask) = self.axes.together(val, live)
         return Val(jnp.where(mask, data, 0.0), axes)
@@ -189,13 +201,16 @@ class Reducer:
         ops = self.ops
         fused = n.tree is not None and "fma" in n.tree.flags
         exact = exact_product(*formats, ops.fmt)
+        check = self._watch()
 
         def body(total: Array, xs: object) -> tuple[Array, None]:
             a, b, alive = leaf(xs)  # type: ignore[operator]
+            if check:  # what padding holds is no risk
+                a = jnp.where(alive, a, 0.0)
             if fused:
-                return jnp.where(alive, ops.fma(a, b, total, n.format, check=False), total), None
-            product = jnp.where(alive, ops.mul(a, b, check=False, exact=exact), -0.0)
-            return ops.add(total, product, n.format, check=False), None
+                return jnp.where(alive, ops.fma(a, b, total, n.format, check=check), total), None
+            product = jnp.where(alive, ops.mul(a, b, check=check, exact=exact), -0.0)
+            return ops.add(total, product, n.format, check=check), None
 
         return Val(ops.scan(body, start.data, leaves, unroll=1)[0], start.axes)
 
@@ -219,6 +234,7 @@ class Reducer:
                 return Val(
                     joined.reshape(*self.axes.shape(outer), *joined.shape[1:]), (*outer, HEAD, ROW_AXIS, DIM)
                 )
+        self._watch("v")
         tokens = walker.cut(Val(arrays.tokens, (*walker.program.level_names, STEP, LANE)), frame)
         leaves, mask, where = (self.axes.front(v, over) for v in (w, live, tokens))
         start = self._start(n, frame, self.axes.union(leaves.axes, mask.axes, where.axes, (HEAD, DIM)))
