@@ -138,9 +138,12 @@ def rounded(array: Floats, fmt: Format, *, keep_narrow: bool = False) -> Floats:
     """
     own = _FLOATS[array.dtype]
     target = storage_dtype(fmt)
-    if array.dtype == target or (keep_narrow and own.bits == 16 and fmt.bits == 16):
+    if keep_narrow and own.bits == 16 and fmt.bits == 16:
         return array
-    if fmt.holds(own) or (own.base == "f32" and fmt.base in ("bf16", "f16")):
+    plain = not (fmt.ftz or fmt.rz or fmt.sat)
+    if plain and array.dtype == target:
+        return array
+    if plain and (fmt.holds(own) or (own.base == "f32" and fmt.base in ("bf16", "f16"))):
         with np.errstate(over="ignore"):
             return array.astype(target)
     flat = array.reshape(-1)

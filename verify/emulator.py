@@ -15,7 +15,7 @@ from specs.context import make_context
 from specs.errors import InputError, SpecError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
-from verify.arguments import Problem, from_qkv, from_scores, whole_number
+from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
 from verify.engine.layout import KV, Buckets, Tables, bucket, prepare, tables
 from verify.engine.run import Rows, evaluate_sites
 from verify.engine.support import check_supported
@@ -223,12 +223,7 @@ def _ragged(
             place="argument kv_lens",
             remedy="call emulate once a sequence for ready scores",
         )
-    if 0 in (np.ndim(q), np.ndim(k), np.ndim(v)):
-        raise InputError(
-            "q, k or v is a scalar",
-            place="argument kv_lens",
-            remedy="q is [batch, q_heads, head_dim], k and v [batch, longest, kv_heads, head_dim]",
-        )
+    q, k, v = floats("q", q, (3, 4)), floats("k", k, (4,)), floats("v", v, (4,))
     if not lengths or not (len(q) == len(k) == len(v) == len(lengths)):
         raise InputError(
             f"{len(lengths)} lengths for batches of {len(q)}, {len(k)} and {len(v)}",

@@ -32,7 +32,7 @@ RAGGED: dict[str, Any] = {"q": Q[None], "k": K[None], "v": K[None]}
         ({"kv_lens": 5}, "argument kv_lens"),
         ({"kv_lens": ["a"]}, "argument kv_lens"),
         ({**RAGGED, "kv_lens": [2.7]}, "argument kv_lens"),
-        ({"q": np.float32(1), "kv_lens": [1]}, "argument kv_lens"),
+        ({"q": np.float32(1), "kv_lens": [1]}, "argument q"),
     ],
 )
 def test_the_wrong_kind_of_argument_is_named(given: dict[str, Any], place: str) -> None:
