@@ -7,6 +7,7 @@ is never evaluated by Python. Length and depth are bounded before and after pars
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -261,8 +262,8 @@ class _Parser:
             raise self._error(
                 n, f"bare constant {text}: value or bit pattern?", f"write bits({text}) for a bit pattern"
             )
-        if len(text) > 80:
-            raise self._error(n, f"number of {len(text)} characters", "80 characters are the limit")
+        if len(text) > 80 or (isinstance(n.value, float) and math.isinf(n.value)):
+            raise self._error(n, f"number {text[:20]} is too long or too large", "write inf, or fewer digits")
         return Num(text.replace("_", ""), at=n.col_offset)
 
     def _function_name(self, n: ast.Call) -> str:
@@ -413,6 +414,8 @@ class _Parser:
             raise self._error(n, f"{kind}() takes {want} argument(s), got {len(n.args)}", f"write {shape}")
         keywords = self._keywords(n, _REDUCE_KEYWORDS)
         tree = self._tree(n.args[-1], depth + 1) if wants_tree else None
+        if kind == "sum" and tree is not None and any("fma" in t.flags for t in _trees(tree)):
+            raise self._error(n, "a sum has no products to fuse", "write dot(a, b, tree), or drop fma")
         over = keywords.get("over")
         axes: tuple[str, ...] | None = None
         if over is not None:
@@ -485,6 +488,10 @@ class _Parser:
                 raise self._error(k, f"'{word}=' twice", "write it once")
             found[word] = k.value
         return found
+
+
+def _trees(tree: Tree) -> list[Tree]:
+    return [t for t in tree.walk() if isinstance(t, Tree)]
 
 
 def _shorten(text: str, width: int = 100) -> str:

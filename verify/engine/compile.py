@@ -20,7 +20,6 @@ from verify.engine.ranges import Range
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 Array = jax.Array
-_QUICK = {"xla_backend_optimization_level": 0}
 CARRIERS: dict[str, type[Carrier]] = {"f32": F32, "f32_exact": F32Exact, "f64": F64}
 
 
@@ -42,7 +41,6 @@ class Recipe:
     aligned: bool
     consecutive: bool
     outputs: tuple[tuple[str, Format], ...]
-    quick: bool = False
 
 
 def structure(program: Program) -> tuple[Any, ...]:
@@ -73,8 +71,7 @@ def compiled(recipe: Recipe) -> Callable[..., Any]:
             results[name] = ops.encode(data, formats[name]) if name in formats else data
         return results, ops.risk()
 
-    options = _QUICK if recipe.quick else contract.COMPILER_OPTIONS
-    return jax.jit(run, compiler_options=options)
+    return jax.jit(run, compiler_options=contract.COMPILER_OPTIONS)
 
 
 def _arrays(recipe: Recipe, ops: Carrier, zero: Array, dynamic: Mapping[str, Any]) -> Arrays:

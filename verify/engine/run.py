@@ -42,8 +42,6 @@ def evaluate_sites(
     kv_len: int,
     scalars: Mapping[str, float],
     wanted: Sequence[str],
-    *,
-    quick: bool = False,
 ) -> tuple[dict[str, NDArray[Any]], bool]:
     """The wanted sites of ``program``.
 
@@ -55,7 +53,6 @@ def evaluate_sites(
         kv_len: tokens of the sequence.
         scalars: values of the scalars and constants of the spec.
         wanted: names of sites.
-        quick: compile without optimisation: half the time to compile, ten times the time to run, the same bits.
 
     Returns:
         by site, stored words of its format (conditions as bool), axes in the engine's physical order; and whether
@@ -64,13 +61,11 @@ def evaluate_sites(
     chunk = max(1, MAX_SCORES // (kv.v.shape[0] * _heads(rows)))
     count = len(rows.low)
     if count <= chunk:
-        return _call(program, rows, kv, plan_tables, kv_len, scalars, wanted, quick)
+        return _call(program, rows, kv, plan_tables, kv_len, scalars, wanted)
     parts: list[dict[str, NDArray[Any]]] = []
     exact = False
     for start in range(0, count, chunk):
-        part, slow = _call(
-            program, _slice(rows, start, chunk), kv, plan_tables, kv_len, scalars, wanted, quick
-        )
+        part, slow = _call(program, _slice(rows, start, chunk), kv, plan_tables, kv_len, scalars, wanted)
         live = min(chunk, count - start)
         parts.append({n: _take_rows(program, n, x, live) for n, x in part.items()})
         exact |= slow
@@ -113,13 +108,12 @@ def _call(
     kv_len: int,
     scalars: Mapping[str, float],
     wanted: Sequence[str],
-    quick: bool,
 ) -> tuple[dict[str, NDArray[Any]], bool]:
     carriers = ("f64",) if program.compute.base == "f64" else ("f32", "f32_exact")
     recipe, dynamic = dispatch(program, rows, kv, plan_tables, kv_len, scalars, wanted)
     for carrier in carriers:
         with x64(), jax.default_device(jax.devices("cpu")[0]):
-            results, risk = compiled(replace(recipe, carrier=carrier, quick=quick))(ZERO, dynamic)
+            results, risk = compiled(replace(recipe, carrier=carrier))(ZERO, dynamic)
             if not bool(risk):
                 return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
     raise UnsupportedError(
