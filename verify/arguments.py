@@ -78,6 +78,10 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
         InputError: it is no such array.
     """
     place = f"argument {name}"
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            "a masked array, whose mask would be lost", place=place, remedy="fill it: masks are -inf scores"
+        )
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -180,6 +184,12 @@ def from_scores(
             f"scores {s.shape} and values {v.shape} have nothing to compute",
             place="argument scores",
             remedy="give at least one row and one column",
+        )
+    if causal and s.shape[0] > s.shape[1]:
+        raise InputError(
+            f"{s.shape[0]} rows but {s.shape[1]} tokens",
+            place="argument causal",
+            remedy="causal rows are the last tokens of the sequence",
         )
     _require_finite("scores", s, masks=True)
     _require_finite("values", v)

@@ -143,6 +143,11 @@ def emulate(
             raise InputError(
                 "not a mapping", place=f"argument {name}", remedy="give a dict of names and values"
             )
+    if not isinstance(causal, bool | np.bool_):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(
+            f"{causal!r} is neither true nor false", place="argument causal", remedy="give a bool"
+        )
+    causal = bool(causal) or bool((context or {}).get("causal"))
     if kv_lens is not None:
         return _ragged(
             spec,
@@ -268,7 +273,6 @@ class Run:
         scalars: values of `specs.infer.SCALARS`.
         backend, options: as in `emulate`.
         kv: K and V laid out (engine only); padded: the table shape of the plan.
-        quick: see `start`.
         exact_path: see `Result`. known: sites evaluated so far, ``[kv_head, row, *axes]``.
     """
 
@@ -282,7 +286,6 @@ class Run:
     options: Mapping[str, Any]
     kv: KV | None = None
     padded: tuple[int, ...] = ()
-    quick: bool = False
     exact_path: bool = False
     known: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
@@ -297,7 +300,6 @@ class Run:
         backend: str,
         kv: KV | None = None,
         more: bool = False,
-        quick: bool = False,
     ) -> Run:
         """Bind ``spec`` to ``problem``.
 
@@ -305,7 +307,6 @@ class Run:
             given: context beyond the platform's and the arrays'.
             kv: K and V of ``problem``, laid out; made here if None.
             more: other lengths of the same order will follow, so compile for all of them.
-            quick: spend little on compiling: for small problems that run once or twice.
 
         Raises:
             as `emulate`.
@@ -343,7 +344,6 @@ class Run:
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
             run.kv = run.kv.at(bucket(problem.kv_len))
-            run.quick = quick
         return run
 
     def result(self) -> Result:
