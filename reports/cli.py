@@ -38,7 +38,7 @@ PlatformsOption = Annotated[
 FolderOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder to write to (default: runs/ID).")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is random.")]
 
 
 @app.callback(invoke_without_command=True)

@@ -147,8 +147,10 @@ def random_case(seed: int, kv_len: int, *, q_heads: int = 24, kv_heads: int = 4,
     """q, k and v in bf16, drawn from a normal distribution of variance 1; the scale is the usual one.
 
     Raises:
-        InputError: a size is out of range.
+        InputError: a size is out of range, or the seed is negative.
     """
+    if seed < 0:
+        raise InputError(f"seed {seed} is negative", place="seed", remedy="give 0 or more")
     sizes = {"kv_len": kv_len, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
     for name, size in sizes.items():
         if not 0 < size <= 1 << 24:

@@ -335,7 +335,7 @@ def traffic(
             Layer(
                 n,
                 q_heads=heads,
-                kv_heads=kv_heads or heads,
+                kv_heads=heads if kv_heads is None else kv_heads,
                 head_dim=head_dim,
                 element_bytes=element_bytes,
                 q_block=block,

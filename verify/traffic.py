@@ -11,10 +11,23 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+from specs.context import MAX_TOKENS
 from specs.errors import InputError
 
 F32_BYTES = 4
 MEGABYTE = 10**6
+
+#: The largest of each size of a `Layer`.
+LIMITS = {
+    "tokens": MAX_TOKENS,
+    "q_heads": 1 << 16,
+    "kv_heads": 1 << 16,
+    "head_dim": 1 << 16,
+    "element_bytes": 8,
+    "batch": 1 << 20,
+    "q_block": MAX_TOKENS,
+    "kv_block": MAX_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +39,7 @@ class Layer:
     bytes, 128 x 128 blocks, causal.
 
     Raises:
-        InputError: a number is not positive, or ``q_heads`` is no multiple of ``kv_heads``.
+        InputError: a number is not positive or above `LIMITS`, or ``q_heads`` is no multiple of ``kv_heads``.
     """
 
     tokens: int
@@ -43,6 +56,10 @@ class Layer:
         for name, value in asdict(self).items():
             if name != "causal" and value < 1:
                 raise InputError(f"{name} is {value}", place=name, remedy=f"give a {name} of at least 1")
+            if name != "causal" and value > LIMITS[name]:
+                raise InputError(
+                    f"{name} is {value}", place=name, remedy=f"give a {name} of at most {LIMITS[name]}"
+                )
         if self.q_heads % self.kv_heads:
             raise InputError(
                 f"{self.q_heads} query heads do not divide over {self.kv_heads} KV heads",
@@ -124,10 +141,28 @@ def dense(layer: Layer) -> Traffic:
 
 def visible_rows(layer: Layer) -> int:
     """Key rows that the tiled forward reads for one head: per query block min(tokens, end of the block)."""
-    starts = range(0, layer.tokens, layer.q_block)
+    whole, rest = divmod(layer.tokens, layer.q_block)
     if not layer.causal:
-        return layer.tokens * len(starts)
-    return sum(min(layer.tokens, start + layer.q_block) for start in starts)
+        return layer.tokens * (whole + bool(rest))
+    return layer.q_block * whole * (whole + 1) // 2 + (layer.tokens if rest else 0)
+
+
+def floor_sum(count: int, divisor: int, step: int, offset: int) -> int:
+    """The sum of ``(step * i + offset) // divisor`` over i = 0 .. count - 1, in logarithmic time.
+
+    All arguments are at least 0 and ``divisor`` is positive. Whole parts of step and offset are summed in
+    closed form; what is left counts lattice points below a line, and reflecting it swaps step and divisor.
+    """
+    total = 0
+    while count > 0:
+        whole, step = divmod(step, divisor)
+        total += whole * count * (count - 1) // 2
+        whole, offset = divmod(offset, divisor)
+        total += whole * count
+        # Below the line lie ``rows`` lattice rows; summed from the other side, the offset becomes ``rest``.
+        count, rest = divmod(step * count + offset, divisor)
+        step, divisor, offset = divisor, step, rest
+    return total
 
 
 def tiled(layer: Layer) -> Traffic:
@@ -166,8 +201,7 @@ def tiled_backward(layer: Layer) -> Traffic:
     k and v once and, for every query block that sees it, q, the output gradient, the lse and the row sum, and
     reads and writes the f32 accumulator of dq. At the end dk and dv are written, and dq is converted.
     """
-    starts = range(0, layer.tokens, layer.kv_block)
-    seen = sum(_queries_after(layer, start) for start in starts)
+    seen = _queries_seen(layer)
     per_row = layer.batch * layer.q_heads
     vector = per_row * layer.head_dim
     gradient_rows = layer.q_heads // layer.kv_heads
@@ -185,11 +219,11 @@ def tiled_backward(layer: Layer) -> Traffic:
     )
 
 
-def _queries_after(layer: Layer, kv_start: int) -> int:
-    """Query rows that a KV block beginning at ``kv_start`` meets, in whole query blocks."""
-    if not layer.causal:
-        return layer.tokens
-    return layer.tokens - (kv_start // layer.q_block) * layer.q_block
+def _queries_seen(layer: Layer) -> int:
+    """Query rows that each KV block meets, over all KV blocks: those from its own query block on."""
+    blocks = -(-layer.tokens // layer.kv_block)
+    skipped = floor_sum(blocks, layer.q_block, layer.kv_block, 0) if layer.causal else 0
+    return blocks * layer.tokens - skipped * layer.q_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +284,11 @@ def tile_count(layer: Layer) -> TileCount:
     """
     n = layer.tokens
     stored = n * (n + 1) // 2 if layer.causal else n * n
-    visited = 0
-    for start in range(0, n, layer.q_block):
-        rows = min(n, start + layer.q_block) if layer.causal else n
-        visited += -(-rows // layer.kv_block)
+    whole, rest = divmod(n, layer.q_block)
+    across = -(-n // layer.kv_block)
+    if layer.causal:
+        below = floor_sum(whole, layer.kv_block, layer.q_block, layer.q_block + layer.kv_block - 1)
+        visited = below + (across if rest else 0)
+    else:
+        visited = across * (whole + bool(rest))
     return TileCount(2 * stored, 0, layer.q_block * layer.kv_block, visited)

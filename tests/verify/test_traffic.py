@@ -13,6 +13,7 @@ from verify.traffic import (
     Traffic,
     dense,
     dense_backward,
+    floor_sum,
     partial_bytes,
     split_decode,
     tile_count,
@@ -127,3 +128,37 @@ def test_bandwidth_must_be_positive(bandwidth: float) -> None:
         Traffic("x", (("a", 1),)).seconds(bandwidth)
     with pytest.raises(InputError, match="0 groups"):
         split_decode(Layer(4), 0, F32_PARTIAL)
+
+
+@given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 200), st.integers(0, 200))
+def test_floor_sums_are_sums(count: int, divisor: int, step: int, offset: int) -> None:
+    assert floor_sum(count, divisor, step, offset) == sum(
+        (step * i + offset) // divisor for i in range(count)
+    )
+
+
+@given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 70), st.booleans())
+def test_closed_forms_are_the_loops_they_stand_for(n: int, q_block: int, kv_block: int, causal: bool) -> None:
+    layer = Layer(n, q_heads=1, kv_heads=1, head_dim=1, q_block=q_block, kv_block=kv_block, causal=causal)
+    ends = [min(n, start + q_block) if causal else n for start in range(0, n, q_block)]
+    assert visible_rows(layer) == sum(ends)
+    assert tile_count(layer).tiles_visited == sum(-(-end // kv_block) for end in ends)
+    seen = sum(n - (start // q_block * q_block if causal else 0) for start in range(0, n, kv_block))
+    assert tiled_backward(layer).part("lse, row sum per KV block") == seen * 2 * 4
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_longest_sequence_in_the_smallest_blocks_is_counted_at_once(causal: bool) -> None:
+    n = 1 << 24
+    layer = Layer(n, q_block=1, kv_block=1, causal=causal)
+    pairs = n * (n + 1) // 2 if causal else n * n
+    assert (visible_rows(layer), tile_count(layer).tiles_visited) == (pairs, pairs)
+    assert tiled_backward(layer).part("lse, row sum per KV block") == pairs * 32 * 2 * 4
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_sizes_have_an_upper_end(causal: bool) -> None:
+    sizes = ("tokens", "q_heads", "kv_heads", "head_dim", "element_bytes", "batch", "q_block", "kv_block")
+    for name in sizes:
+        with pytest.raises(InputError, match="at most"):
+            Layer(**{"tokens": 1, "causal": causal, name: 99999999999999999999999})
