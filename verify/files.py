@@ -13,7 +13,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.context import CONTEXT
+from specs.context import CONTEXT, MAX_TOKENS
 from specs.errors import InputError, did_you_mean
 from verify.case import Case
 
-MAX_BYTES = 16 << 30
+#: The most that the arrays of one file may take together, decompressed.
+MAX_BYTES = 4 << 30
 ARRAYS = ("scores", "values", "q", "k", "v")
 SCALARS = ("scale", "causal")
 _READABLE = (*ARRAYS, *SCALARS, "dtype", *CONTEXT)
@@ -36,7 +37,8 @@ def load_case(path: str | Path) -> Case:
 
     Raises:
         InputError: the file is missing, truncated or of another kind; an array has an unknown name, is an
-            object array, or its bytes are not what its header says.
+            object array, has more than `MAX_TOKENS` tokens, or its bytes are not what its header says; the
+            arrays together take more than `MAX_BYTES`.
     """
     file = Path(path)
     readers: dict[str, Callable[[Path], dict[str, NDArray[Any]]]] = {
@@ -140,6 +142,7 @@ def _readable(place: str) -> Generator[None]:
 def _npz(file: Path) -> dict[str, NDArray[Any]]:
     out: dict[str, NDArray[Any]] = {}
     with _readable(str(file)), zipfile.ZipFile(file) as archive:
+        _bounded(file, sum(member.file_size for member in archive.infolist()))
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             place = f"{file}: array '{name}'"
@@ -147,16 +150,32 @@ def _npz(file: Path) -> dict[str, NDArray[Any]]:
                 raise InputError(
                     f"unknown array '{name[:60]}'", place=str(file), remedy=did_you_mean(name, _READABLE)
                 )
-            if member.file_size > MAX_BYTES:
-                raise InputError(
-                    f"{member.file_size} bytes", place=place, remedy=f"give at most {MAX_BYTES} bytes"
-                )
             with _readable(place), archive.open(member) as stream:
-                out[name] = _npy(stream, member.file_size, place)
+                out[name] = _npy(stream, member.file_size, place, name)
     return out
 
 
-def _npy(stream: Any, size: int, place: str) -> NDArray[Any]:
+def _bounded(file: Path, size: int) -> None:
+    """Refuse a file whose arrays take more memory than is good, before any of it is taken."""
+    if size > MAX_BYTES:
+        raise InputError(
+            f"its arrays take {size:,} bytes together",
+            place=str(file),
+            remedy=f"give at most {MAX_BYTES:,} bytes: fewer tokens or heads, or 16-bit numbers",
+        )
+
+
+def _few_tokens(name: str, shape: Sequence[int], place: str) -> None:
+    """Refuse an array whose token axis is too long, from its header alone."""
+    axes = {"scores": -1, "values": 0, "k": 0, "v": 0, "q": 0 if len(shape) == 3 else None}
+    axis = axes.get(name)
+    if axis is not None and shape and shape[axis] > MAX_TOKENS:
+        raise InputError(
+            f"{shape[axis]:,} tokens", place=place, remedy=f"give a sequence of at most {MAX_TOKENS:,} tokens"
+        )
+
+
+def _npy(stream: Any, size: int, place: str, name: str) -> NDArray[Any]:
     """One .npy stream. The header is compared with the size of the member before anything is allocated."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
@@ -169,6 +188,7 @@ def _npy(stream: Any, size: int, place: str) -> NDArray[Any]:
         raise InputError(
             "an object array", place=place, remedy="store numbers: object arrays need pickle, which runs code"
         )
+    _few_tokens(name, shape, place)
     wanted = math.prod(shape) * dtype.itemsize
     if wanted > size:
         raise ValueError(f"{shape} of {dtype} need {wanted} bytes, the member has {size}")
@@ -194,6 +214,7 @@ def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
         "I32": np.int32,
         "U16": np.uint16,
     }
+    _bounded(file, file.stat().st_size)
     data = file.read_bytes()
     out: dict[str, NDArray[Any]] = {}
     with _readable(str(file)):
@@ -208,6 +229,7 @@ def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
                     place=f"{file}: array '{name[:60]}'",
                     remedy=f"give one of {', '.join(kinds)}",
                 )
+            _few_tokens(name, info["shape"], f"{file}: array '{name}'")
             raw = np.frombuffer(bytes(info["data"]), dtype=kinds[info["dtype"]])
             out[name] = raw.reshape(info["shape"])
         for key, text in _metadata(data).items():

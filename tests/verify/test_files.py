@@ -107,6 +107,14 @@ BAD = {
         member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }", bytes(8))),
         "damaged",
     ),
+    "long.npz": (
+        member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (16777217, 0, 2), }"), "k.npy"),
+        "16,777,217 tokens",
+    ),
+    "rows.npz": (
+        member(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (0, 16777217), }"), "scores.npy"),
+        "16,777,217 tokens",
+    ),
     "header.npz": (member(npy("__import__('os').system('true')")), "truncated or damaged"),
     "short.npz": (
         member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }", bytes(8))),
@@ -138,6 +146,40 @@ def test_bad_files_are_explained(name: str, tmp_path: Path) -> None:
         load_case(path)
     assert name in str(caught.value.place)
     assert caught.value.remedy
+
+
+def claims(size: int, name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.file_size = size
+    return info
+
+
+def test_arrays_are_bounded_together_and_before_any_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.npz"
+    path.write_bytes(whole())
+    members = [claims(1_600_000_000, f"{n}.npy") for n in "qkv"]
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", lambda _: members)
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("a member was opened"))
+    with pytest.raises(InputError, match="4,800,000,000 bytes together") as caught:
+        load_case(path)
+    assert "4,294,967,296" in caught.value.remedy
+
+
+def test_a_large_safetensors_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.safetensors"
+    with path.open("wb") as file:
+        file.truncate((4 << 30) + 1)  # sparse: takes no room on the disk
+    with pytest.raises(InputError, match="4,294,967,297 bytes together"):
+        load_case(path)
+
+
+def test_tokens_of_a_safetensors_file_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "long.safetensors"
+    save_file({"values": np.zeros(((1 << 24) + 1, 0), np.float32)}, path)
+    with pytest.raises(InputError, match="16,777,217 tokens"):
+        load_case(path)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
