@@ -25,7 +25,7 @@ from reports.wording import report_verdict
 from specs import Platform, Spec, load_model, load_platform, load_requested, load_spec, load_workload
 from specs.diff import diff
 from specs.errors import InputError
-from specs.platforms import resolve_requested
+from verify.backends import load_backend
 from verify.case import Case
 
 BACKENDS = ("triton", "flash_attention_2", "flashinfer")
@@ -60,12 +60,9 @@ def make_targets(backends: Sequence[str] = BACKENDS, platforms: Sequence[str] = 
     loaded = [load_platform(p) for p in platforms]
     for backend in backends:
         for platform in loaded:
-            if backend in requested:
-                spec = load_spec(resolve_requested(backend, platform))
-                title, asked = requested[backend].title, backend
-            else:
-                spec = load_spec(backend)
-                title, asked = spec.name, None
+            spec = load_backend(backend, platform)
+            asked = backend if backend in requested else None
+            title = requested[backend].title if asked else spec.name
             out.append(Target(title, spec, platform, platform.name.upper(), asked))
     if not out:
         raise InputError("no backend or no platform", place="report", remedy="name at least one of each")
@@ -89,7 +86,9 @@ def main_report(
         studies.append(study(case, about, targets))
     shape = model_context()
     workload = load_workload(WORKLOAD)
+    progress("depth", 0, 0)
     by_depth = depth(workload, targets, seed, shape, progress=lambda i, n: progress("depth", i, n))
+    progress("split count", 0, 0)
     by_split = splits(targets[0].platform, seed, progress=lambda i, n: progress("split count", i, n))
     table = traffic_view(targets, _platforms(targets), 27_525, shape)
     return _assemble(began, seed, command, targets, studies, depth=by_depth, splits=by_split, traffic=table)

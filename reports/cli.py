@@ -81,6 +81,7 @@ def report(
     with answering(as_json or schema) as answer:
         from reports import build
         from reports.contract import json_schema
+        from reports.folder import reserved
 
         if schema:
             answer.data(json_schema())
@@ -93,13 +94,14 @@ def report(
             "command": command_line(),
             "progress": progress,
         }
-        if file is None and not teaching and random_seed is None:
-            made = build.main_report(**common)
-        else:
-            context = verify.cli.shape_of(model, more, kv_len=kv_len)
-            made = build.case_report(verify.cli.get_case(file, teaching, random_seed, context), **common)
-        progress.clear()
-        paths = build.write(made, folder or Path("runs") / made.run.id)
+        with reserved(folder or Path("runs")):
+            if file is None and not teaching and random_seed is None:
+                made = build.main_report(**common)
+            else:
+                context = verify.cli.shape_of(model, more, kv_len=kv_len)
+                made = build.case_report(verify.cli.get_case(file, teaching, random_seed, context), **common)
+            progress.clear()
+            paths = build.write(made, folder or Path("runs") / made.run.id)
         answer.data({"schema": 1, "files": [str(p) for p in paths], "report": made.model_dump(mode="json")})
         answer.text(made.verdict.headline)
         for point in made.verdict.points:
@@ -124,6 +126,7 @@ def sweep(
     """Measure divergence at every position of a workload. Interrupted, it goes on where it stopped (same -o)."""
     with answering(output is OutputFormat.json) as answer:
         from reports import build
+        from reports.folder import reserved
         from reports.sweep import sweep as run
         from specs import load_workload
 
@@ -132,15 +135,16 @@ def sweep(
         progress = Progress()
         targets = build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS)
         try:
-            tallies = run(
-                loaded,
-                targets,
-                seed,
-                build.model_context(),
-                file,
-                stride=stride,
-                progress=lambda done, total: progress("positions", done, total),
-            )
+            with reserved(file.parent):
+                tallies = run(
+                    loaded,
+                    targets,
+                    seed,
+                    build.model_context(),
+                    file,
+                    stride=stride,
+                    progress=lambda done, total: progress("positions", done, total),
+                )
         except KeyboardInterrupt:
             progress.clear()
             typer.echo(f"saved in {file}; the same command goes on from there", err=True)

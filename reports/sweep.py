@@ -85,6 +85,7 @@ def sweep(
     with file.open("a", encoding="utf-8") as out:
         if not done and file.stat().st_size == 0:
             _write(out, header)
+        progress(len(done), len(wanted))
         for found in measure(left, pairs, seed, context) if left else ():
             points = [m.point.model_dump(include={"n", "ulp_max", "ulp_mean", "changed"}) for m in found]
             _write(out, _line(found[0].position, points))

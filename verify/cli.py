@@ -278,11 +278,11 @@ def compare(
 
 def spec_and_platform(name: str, platform: str) -> tuple[Spec, Platform]:
     """A spec, by its name, its path or what users ask for (``flashinfer``), and the platform that it runs on."""
-    from specs import load_platform, load_requested, load_spec, resolve_requested
+    from specs import load_platform
+    from verify.backends import load_backend
 
     where = load_platform(platform)
-    asked = name in load_requested() and not Path(name).exists()
-    return load_spec(resolve_requested(name, where) if asked else name), where
+    return load_backend(name, where), where
 
 
 def _cell(text: str) -> tuple[Spec, Platform]:
@@ -327,7 +327,8 @@ def traffic(
 ) -> None:
     """Count logical memory accesses of dense, tiled and split-KV attention. Counted, not measured."""
     with answering(output is OutputFormat.json) as answer:
-        from specs import load_platform, load_spec
+        from specs import load_platform
+        from verify.backends import load_backend
         from verify.traffic import Layer
         from verify.trafficview import traffic_json, traffic_text
 
@@ -345,7 +346,8 @@ def traffic(
             for n in tokens or (1024, 4096, 16384, 32768)
         ]
         platforms = [load_platform(p) for p in platform or ("h200", "b200", "sm120")]
-        table = traffic_json(layers, platforms, None if spec is None else load_spec(spec))
+        cells = [] if spec is None else [(load_backend(spec, p), p) for p in platforms]
+        table = traffic_json(layers, platforms, cells)
         answer.data(table)
         for line in traffic_text(table):
             answer.text(line)

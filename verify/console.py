@@ -62,20 +62,30 @@ def answering(as_json: bool) -> Generator[Answer]:
 
 
 class Progress:
-    """One line on stderr that is written over; nothing where stderr is not a terminal."""
+    """One line on stderr that is written over; where stderr is not a terminal, a whole line for each stage.
+
+    A stage that goes on gets another whole line each minute, and one at its end.
+    """
 
     def __init__(self) -> None:
         self.shown = sys.stderr.isatty()
         self.began = time.perf_counter()
         self.last = 0.0
+        self.stage = ""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` steps of a stage are done, with the time left at this pace."""
+        """Show that ``done`` of ``total`` steps of a stage are done, and the time since the start.
+
+        A ``total`` of 0 says that the stage begins and that its steps are not counted yet.
+        """
         now = time.perf_counter()
-        if not self.shown or (done < total and now - self.last < 0.2):
+        new, pause = stage != self.stage, 0.2 if self.shown else 60.0
+        if not new and (done < total or total == 0) and now - self.last < pause:
             return
-        self.last = now
-        sys.stderr.write(f"\r\x1b[K{stage}: {done} of {total}, {now - self.began:.0f} s")
+        self.last, self.stage = now, stage
+        steps = f": {done} of {total}" if total else ""
+        line = f"{stage}{steps}, {now - self.began:.0f} s"
+        sys.stderr.write(f"\r\x1b[K{line}" if self.shown else f"{line}\n")
         sys.stderr.flush()
 
     def clear(self) -> None:

@@ -23,10 +23,12 @@ from verify.traffic import (
 CAUTION = "logical accesses counted from the algorithms, in MB of 10^6 bytes; not measured traffic"
 
 
-def traffic_json(layers: Sequence[Layer], platforms: Sequence[Platform], spec: Spec | None) -> dict[str, Any]:
-    """Every count: forward and backward for each layer, and decode of ``spec`` on each platform."""
+def traffic_json(
+    layers: Sequence[Layer], platforms: Sequence[Platform], cells: Sequence[tuple[Spec, Platform]]
+) -> dict[str, Any]:
+    """Every count: forward and backward for each layer, and decode of each cell, a spec on a platform."""
     rows = [_row(layer, platforms) for layer in layers]
-    decode = [] if spec is None else [_decode(layer, p, spec) for layer in layers for p in platforms]
+    decode = [_decode(layer, p, spec) for layer in layers for spec, p in cells]
     return {"schema": 1, "what": CAUTION, "rows": rows, "decode": decode}
 
 

@@ -17,6 +17,7 @@ from reports import build, contract
 from reports.cli import app
 from specs.errors import FidelityError, InputError
 from tests.reports import synthetic
+from verify.console import Progress
 
 SMALL = ("--input", "small.npz", "--backend", "oracle")
 
@@ -147,6 +148,20 @@ def test_traffic() -> None:
     }
 
 
+def test_a_backend_that_users_ask_for_resolves_in_every_command() -> None:
+    for platform, spec in (("h200", "walkthrough.xqa"), ("b200", "walkthrough.trtllm_gen")):
+        done = run("plan", "flashinfer", "-p", platform, "--kv-len", "600")
+        assert done.exit_code == 0
+        assert f"{spec} on {platform}" in done.stderr
+    table = answer("traffic", "--tokens", "600", "--spec", "flashinfer", "-p", "h200", "-p", "b200")
+    assert [d["spec"] for d in table["decode"]] == ["walkthrough.xqa", "walkthrough.trtllm_gen"]
+
+
+def test_a_folder_called_like_a_backend_hides_nothing(folder: Path) -> None:
+    (folder / "triton").mkdir()
+    assert "walkthrough.triton on h200" in run("plan", "triton", "-p", "h200", "--kv-len", "9").stderr
+
+
 def test_the_schema_of_a_report() -> None:
     done = run("report", "--schema")
     assert done.exit_code == 0
@@ -194,6 +209,59 @@ def test_nothing_is_half_written(
     assert "cannot be written" in refused("report", "-o", "file/out")
 
 
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_a_folder_that_cannot_be_written_is_found_before_anything_is_computed(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "main_report", lambda **_: pytest.fail("computed"))
+    monkeypatch.setattr("reports.sweep.sweep", lambda *_, **__: pytest.fail("computed"))
+    (folder / "file").write_text("")
+    assert "cannot be written: Not a directory" in refused(command, "-o", "file/out")
+
+    def full(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert "cannot be written: Permission denied" in refused(command, "-o", "new/folder")
+    assert not (folder / "new").exists()
+
+
+def test_a_computation_that_fails_leaves_no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        assert (folder / "new" / "out").is_dir()
+        raise InputError("no cell could be computed")
+
+    monkeypatch.setattr(build, "main_report", fails)
+    assert "no cell" in refused("report", "-o", "new/out")
+    assert not (folder / "new").exists()
+    (folder / "new" / "out").mkdir(parents=True)
+    assert "no cell" in refused("report", "-o", "new/out")
+    assert (folder / "new" / "out").is_dir()
+
+
+def test_progress_away_from_a_terminal_is_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    for stage, done, total in (("a", 0, 0), ("a", 1, 3), ("a", 2, 3), ("a", 3, 3), ("b", 0, 2)):
+        progress(stage, done, total)
+    progress.clear()
+    text = capsys.readouterr().err
+    assert text.splitlines() == ["a, 0 s", "a: 3 of 3, 0 s", "b: 0 of 2, 0 s"]
+    assert not {"\r", "\x1b"} & set(text)
+
+
+def test_progress_on_a_terminal_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = Progress()
+    progress("a", 1, 2)
+    progress("a", 2, 2)
+    progress.clear()
+    text = capsys.readouterr().err
+    assert "\n" not in text
+    assert text.endswith("a: 2 of 2, 0 s\r\x1b[K")
+
+
 BAD = [
     (("emulate", "walkthrough.xka", "-p", "h200", *SMALL), "did you mean 'walkthrough.xqa'"),
     (("emulate", "walkthrough.xqa", "-p", "h300", *SMALL), "h200"),
@@ -223,6 +291,9 @@ BAD = [
     (("traffic", "--kv-heads", "0"), "kv_heads is 0"),
     (("traffic", "--head-dim", "65537"), "at most 65536"),
     (("report", "--spec", "nothing"), "unknown spec 'nothing'"),
+    (("report", "-s", "tritn"), "did you mean 'triton'?"),
+    (("plan", "flashinfr", "-p", "h200", "--kv-len", "9"), "did you mean 'flashinfer'?"),
+    (("traffic", "--spec", "walkthrough.xka"), "did you mean 'walkthrough.xqa'?"),
     (("sweep", "--stride", "0"), "stride"),
     (("frobnicate",), "frobnicate"),
 ]

@@ -1,0 +1,43 @@
+"""The folder of a run: known to be writable before anything is computed for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from specs.errors import InputError
+
+
+@contextmanager
+def reserved(folder: Path) -> Generator[None]:
+    """Make ``folder`` and try to write to it; if the body fails, folders that were made and are empty go again.
+
+    Raises:
+        InputError: the folder cannot be made or written to; nothing is left of it.
+    """
+    made: list[Path] = []
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        _remove(made)
+        raise InputError(
+            f"cannot be written: {error.strerror or error}",
+            place=str(folder),
+            remedy="choose another folder with -o",
+        ) from None
+    try:
+        yield
+    except BaseException:
+        _remove(made)
+        raise
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
