@@ -79,15 +79,7 @@ def candidate(name: str, q: Any, k: Any, v: Any) -> tuple[Callable[[], Any], flo
     prepared = time.perf_counter()
     run = cache.run(spec, platform, q, k.shape[0], scale=SCALE, more=False)
     planned = time.perf_counter()
-    recipe, dynamic = dispatch(
-        run.program,
-        run.rows(),
-        run.laid_out(),
-        run.tables(),
-        run.problem.kv_len,
-        run.scalars,
-        ["output", "lse"],
-    )
+    recipe, dynamic = dispatch(run.work(), ["output", "lse"])
     with x64():
         function = compiled(recipe)
         dynamic = jax.device_put(dynamic)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -70,13 +71,11 @@ def steps(
 ) -> list[tuple[float, float]]:
     """Wall and CPU ms of the compiled step at one length; with ``static`` in tables of exactly its own size."""
     run = cache.run(spec, platform, q, length, scale=SCALE, context={"q_heads": 24, "kv_heads": 4})
-    padded = tables(run.plan, shape_of(run.plan)) if static else run.tables()
-    laid_out = run.laid_out()
+    work = run.work()
     if static:
-        laid_out = KVCache(spec, run.problem.k, run.problem.v).exactly()
-    recipe, dynamic = dispatch(
-        run.program, run.rows(), laid_out, padded, length, run.scalars, ["output", "lse"]
-    )
+        exactly = KVCache(spec, run.problem.k, run.problem.v).exactly()
+        work = replace(work, tables=tables(run.plan, shape_of(run.plan)), kv=exactly)
+    recipe, dynamic = dispatch(work, ["output", "lse"])
     with x64():
         dynamic = jax.device_put(dynamic)
         function = compiled(recipe)
@@ -120,7 +119,8 @@ def sweep(spec: Spec, platform: Platform, every: int) -> None:
     for length in lengths:
         run = cache.run(spec, platform, q, length, scale=SCALE, context={"q_heads": 24, "kv_heads": 4})
         run.result()
-        shapes.add((run.padded, run.laid_out().capacity, run.tables().aligned))
+        work = run.work()
+        shapes.add((run.padded, work.kv.capacity, work.tables.aligned))
     wall = time.perf_counter() - started
     cpu = time.process_time() - cpu
     print(

@@ -16,8 +16,8 @@ from specs.errors import InputError, SpecError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
-from verify.engine.layout import KV, Buckets, Tables, bucket, prepare, tables
-from verify.engine.run import Rows, evaluate_sites
+from verify.engine.layout import KV, Buckets, bucket, prepare, tables
+from verify.engine.run import Rows, Work, evaluate_sites
 from verify.engine.support import check_supported
 from verify.judge import constants, judge
 from verify.numerics.rounding import storage_dtype, store
@@ -392,15 +392,7 @@ class Run:
             names.remove(name)
         if not names:
             return
-        found, exact = evaluate_sites(
-            self.program,
-            self.rows(),
-            self.laid_out(),
-            self.tables(),
-            self.problem.kv_len,
-            self.scalars,
-            names,
-        )
+        found, exact = evaluate_sites(self.work(), names)
         self.exact_path |= exact
         for name, data in found.items():
             self.known[name] = self._canonical(name, data)
@@ -412,21 +404,13 @@ class Run:
         word = value.astype(np.bool_) if is_bool else store(value, self.format_of(name))
         return np.broadcast_to(word, (self.problem.heads, self.problem.rows)).copy()
 
-    def rows(self) -> Rows:
-        """The query rows as the array engine takes them."""
+    def work(self) -> Work:
+        """The run as the array engine takes it: rows, K and V, and a partition padded to a shape others share."""
         p = self.problem
-        return Rows(
-            p.q, p.scores, p.low, p.high, {n: f for n, f in p.formats.items() if n in ("q", "scores")}
-        )
-
-    def laid_out(self) -> KV:
-        """K and V as the array engine takes them."""
         assert self.kv is not None
-        return self.kv
-
-    def tables(self) -> Tables:
-        """The partition, padded to a shape that other lengths share."""
-        return tables(self.plan, self.padded)
+        formats = {n: f for n, f in p.formats.items() if n in ("q", "scores")}
+        rows = Rows(p.q, p.scores, p.low, p.high, formats)
+        return Work(self.program, rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars)
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:
         """Engine order to ``[kv_head, row, *axes]``, cut back to the plan and typed; holes become NaN or False."""

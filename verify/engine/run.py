@@ -34,42 +34,48 @@ class Rows:
     formats: Mapping[str, Format]
 
 
-def evaluate_sites(
-    program: Program,
-    rows: Rows,
-    kv: KV,
-    plan_tables: Tables,
-    kv_len: int,
-    scalars: Mapping[str, float],
-    wanted: Sequence[str],
-) -> tuple[dict[str, NDArray[Any]], bool]:
-    """The wanted sites of ``program``.
+@dataclass(frozen=True)
+class Work:
+    """What one evaluation needs.
 
-    Args:
+    Attributes:
         program: a program that `check_supported` passes.
         rows: query rows.
         kv: prepared K and V.
-        plan_tables: the partition, padded.
+        tables: the partition, padded.
         kv_len: tokens of the sequence.
         scalars: values of the scalars and constants of the spec.
-        wanted: names of sites.
+    """
+
+    program: Program
+    rows: Rows
+    kv: KV
+    tables: Tables
+    kv_len: int
+    scalars: Mapping[str, float]
+
+
+def evaluate_sites(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], bool]:
+    """The ``wanted`` sites of a program, all rows of a chunk at once.
 
     Returns:
         by site, stored words of its format (conditions as bool), axes in the engine's physical order; and whether
         the exact path was taken because a subnormal number was possible.
     """
-    chunk = max(1, MAX_SCORES // (kv.v.shape[0] * _heads(rows)))
+    rows = work.rows
+    chunk = max(1, MAX_SCORES // (work.kv.v.shape[0] * _heads(rows)))
     count = len(rows.low)
     if count <= chunk:
-        return _call(program, rows, kv, plan_tables, kv_len, scalars, wanted)
+        return _call(work, wanted)
     parts: list[dict[str, NDArray[Any]]] = []
     exact = False
     for start in range(0, count, chunk):
-        part, slow = _call(program, _slice(rows, start, chunk), kv, plan_tables, kv_len, scalars, wanted)
+        part, slow = _call(replace(work, rows=_slice(rows, start, chunk)), wanted)
         live = min(chunk, count - start)
-        parts.append({n: _take_rows(program, n, x, live) for n, x in part.items()})
+        parts.append({n: _take_rows(work.program, n, x, live) for n, x in part.items()})
         exact |= slow
-    return {n: np.concatenate([p[n] for p in parts], axis=row_axis(program, n)) for n in wanted}, exact
+    joined = {n: np.concatenate([p[n] for p in parts], axis=row_axis(work.program, n)) for n in wanted}
+    return joined, exact
 
 
 def _heads(rows: Rows) -> int:
@@ -100,17 +106,10 @@ def _take_rows(program: Program, site: str, data: NDArray[Any], count: int) -> N
     return np.take(data, np.arange(count), axis=row_axis(program, site))
 
 
-def _call(
-    program: Program,
-    rows: Rows,
-    kv: KV,
-    plan_tables: Tables,
-    kv_len: int,
-    scalars: Mapping[str, float],
-    wanted: Sequence[str],
-) -> tuple[dict[str, NDArray[Any]], bool]:
+def _call(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], bool]:
+    program = work.program
     carriers = ("f64",) if program.compute.base == "f64" else ("f32", "f32_exact")
-    recipe, dynamic = dispatch(program, rows, kv, plan_tables, kv_len, scalars, wanted)
+    recipe, dynamic = dispatch(work, wanted)
     for carrier in carriers:
         with x64(), jax.default_device(jax.devices("cpu")[0]):
             results, risk = compiled(replace(recipe, carrier=carrier))(ZERO, dynamic)
@@ -121,30 +120,23 @@ def _call(
     )
 
 
-def dispatch(
-    program: Program,
-    rows: Rows,
-    kv: KV,
-    plan_tables: Tables,
-    kv_len: int,
-    scalars: Mapping[str, float],
-    wanted: Sequence[str],
-) -> tuple[Recipe, dict[str, Any]]:
-    """The compiled function to call (first carrier) and its run-time arguments; see `evaluate_sites`."""
+def dispatch(work: Work, wanted: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of the compiled function to call (first carrier), and its run-time arguments."""
+    program, rows, kv = work.program, work.rows, work.kv
     compute = program.compute
     formats: dict[str, Format] = {**kv.formats, **rows.formats}
     words: dict[str, NDArray[Any]] = {}
     for name in _used_scalars(program):
         own = _scalar_format(program, name)
         formats[name] = own
-        words[name] = encode(round_array(np.array([scalars[name]], np.float64), own), own)[0]
+        words[name] = encode(round_array(np.array([work.scalars[name]], np.float64), own), own)[0]
     dynamic: dict[str, Any] = {
         "v": kv.v,
-        "tokens": plan_tables.tokens,
-        "exists": dict(plan_tables.exists),
+        "tokens": work.tables.tokens,
+        "exists": dict(work.tables.exists),
         "low": rows.low,
         "high": rows.high,
-        "kv_len": np.int32(kv_len),
+        "kv_len": np.int32(work.kv_len),
         "scalars": words,
         "ranges": dict(kv.ranges),
     }
@@ -173,8 +165,8 @@ def dispatch(
         rows=len(rows.low),
         formats=tuple(sorted(formats.items())),
         dim=kv.dim,
-        aligned=plan_tables.aligned,
-        consecutive=plan_tables.consecutive,
+        aligned=work.tables.aligned,
+        consecutive=work.tables.consecutive,
         outputs=outputs,
     )
     return recipe, dynamic
