@@ -6,13 +6,18 @@ from reports.contract_base import Count, Frozen, Note, Share
 
 
 class DepthPoint(Frozen):
-    """One sampled position: the KV length, and one comparison over ``n`` outputs."""
+    """One sampled position: the KV length, and one comparison over ``n`` outputs.
+
+    99% of the outputs that have a distance are at most ``ulp_p99`` apart; ``flips`` outputs change sign.
+    """
 
     range: str
     position: Count
     n: Count
     ulp_max: Count
+    ulp_p99: Count
     ulp_mean: float
+    flips: Count
     changed: Share
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from reports.target import Target
 from specs.workloads import Range, Workload
 from verify.case import Case
 from verify.engine.layout import KV
-from verify.numerics.ulp import ulp_summary
+from verify.numerics.ulp import ulp_distance, ulp_summary
 from verify.partition import Plan, plan
 from verify.together import common_shape, reshaped
 
@@ -123,16 +124,24 @@ def _plan(target: Target, position: Position, context: dict[str, int]) -> Plan:
 
 
 def _compare(position: Position, left: str, right: str, a: NDArray[Any], b: NDArray[Any]) -> Measured:
-    s = ulp_summary(a, b)
+    s, distance = ulp_summary(a, b), ulp_distance(a, b)
     point = DepthPoint(
         range=position.range,
         position=position.kv_len,
         n=s.n,
         ulp_max=s.max or 0,
+        ulp_p99=_within(distance[distance >= 0], 0.99),
         ulp_mean=s.mean or 0.0,
+        flips=int(np.count_nonzero((a > 0) & (b < 0) | (a < 0) & (b > 0))),
         changed=(s.n - s.equal + s.zero_sign) / s.n,
     )
     return Measured(position, left, right, point)
+
+
+def _within(distance: NDArray[np.int64], share: float) -> int:
+    """The smallest distance that at least ``share`` of the outputs stay within; 0 if there are none."""
+    last = math.ceil(share * distance.size) - 1
+    return int(np.sort(distance, axis=None)[last]) if distance.size else 0
 
 
 def depth(
@@ -201,8 +210,9 @@ def _notes(series: dict[tuple[str, str], list[DepthPoint]]) -> tuple[Note, ...]:
         ),
         Note(
             kind="information",
-            text="The largest distance is that of an output near zero, where a unit is small, or of one whose sign "
-            "differs.",
+            text="A maximum of tens of thousands of ULP is an output near zero whose two results differ in sign: "
+            "all smaller numbers of both signs lie between them. The table says how many outputs change sign, "
+            "and the distance that 99% of the outputs stay within.",
         ),
     ]
     if silent:

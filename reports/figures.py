@@ -118,9 +118,12 @@ def depth(data: Depth) -> Figure:
                         "dash": ("solid", "dot", "dash")[i // 8 % 3],
                     },
                     "marker": {"size": 5, "color": f"@c{i % 8}"},
-                    "customdata": [[_text(p.range), p.n, p.ulp_max] for p in series.points],
+                    "customdata": [
+                        [_text(p.range), p.n, p.ulp_max, p.ulp_p99, p.flips] for p in series.points
+                    ],
                     "hovertemplate": f"{name}<br>%{{customdata[0]}}, token %{{x}}: %{{y:.3g}}"
-                    "<br>n = %{customdata[1]}, maximum %{customdata[2]} ULP<extra></extra>",
+                    "<br>1 position × %{customdata[1]} outputs: 99% within %{customdata[3]} ULP, "
+                    "maximum %{customdata[2]}, %{customdata[4]} of other sign<extra></extra>",
                 }
             )
     layout = _layout(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -65,10 +66,15 @@ class StudyView:
 
     @staticmethod
     def shade(d: Distances, i: int, j: int) -> float:
-        """Heat of one cell, 0.06 to 1: the logarithm of its maximum on the scale of the matrix."""
-        top = max(max(row) for row in d.maximum)
-        bits = d.maximum[i][j].bit_length() / max(1, top.bit_length())
-        return 0.06 + 0.94 * bits
+        """Heat of one cell, 0.06 to 1: the logarithm of its maximum, from the smallest non-zero to the largest.
+
+        Where all distances are equal none of them stands out, and where only NaN or infinity differ, all is hot.
+        """
+        here, present = d.maximum[i][j], [x for row in d.maximum for x in row if x]
+        if not here:
+            return 1.0 if d.special[i][j] else 0.06
+        low, high = min(present), max(present)
+        return 0.3 if low == high else 0.06 + 0.94 * math.log(here / low) / math.log(high / low)
 
 
 def render(report: Report) -> str:

@@ -10,6 +10,7 @@ import jinja2
 
 from reports.contract import Report
 from reports.formatting import FILTERS
+from reports.strips import strips
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!])")
 
@@ -32,7 +33,8 @@ def code(text: object) -> str:
 
 def render_markdown(report: Report) -> str:
     """The Markdown of ``report``."""
-    return _environment().get_template("report.md.j2").render(report=report)
+    partitions = [strips(study.ownership) for study in report.studies]
+    return _environment().get_template("report.md.j2").render(report=report, partitions=partitions)
 
 
 def _asset(name: str) -> str:

@@ -127,7 +127,9 @@ def verdict(points: Sequence[SplitPoint], named: Sequence[SplitFamily]) -> str:
     winners = sorted({points[int(np.argmin(f.means))].splits for f in named})
     worse = [p.splits for p in points if p.low > least.high]
     if len(winners) > 1:
-        head = f"No: which count has the least mean error depends on the input ({_list(winners)} each win a family)."
+        head = (
+            f"It depends on the input: {_list(winners)} splits each have the least mean error in some family."
+        )
     else:
         head = f"{winners[0]} splits have the least mean error in every family of these inputs."
     if worse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from reports.readings import Errors, distances, histogram, number, reading, wide
 from reports.shape import geometry
 from reports.target import Target
 from reports.wording import study_verdict
+from specs import Spec
 from specs.errors import InputError, UnsupportedError
 from specs.formats import BASES, Format
 from verify.case import Case, finish
@@ -92,23 +93,32 @@ def _format(fmt: Format | None) -> Format:
     return fmt
 
 
-def exact_answer(case: Case) -> Enclosure:
+#: The formats in which the walkthrough backends take their inputs.
+USUAL: Mapping[str, Format] = {"scores": BASES["f32"], **dict.fromkeys(("q", "k", "v"), BASES["bf16"])}
+
+
+def entry_formats(spec: Spec) -> dict[str, Format]:
+    """The formats in which ``spec`` takes ready scores, q, k and v."""
+    numbers = spec.numbers
+    return {"scores": numbers.compute_format, **{n: numbers.input_format(n) for n in ("q", "k", "v")}}
+
+
+def exact_answer(case: Case, formats: Mapping[str, Format] = USUAL) -> Enclosure:
     """The real-number answer to ``case`` over all outputs, flat, in the order of `emulate`'s output.
 
-    Values (and q and k) are first rounded to bf16, as every walkthrough backend takes them. Scores of q and k
-    are summed in float64, which errs by less than 1e-13 of the largest product.
+    Inputs are first rounded to ``formats``, as a backend takes them. Scores of q and k are summed in float64:
+    see `score_error`.
     """
-    import ml_dtypes
 
-    def entry(array: NDArray[Any]) -> NDArray[np.float64]:
-        return store(array.astype(np.float64), BASES["bf16"]).astype(ml_dtypes.bfloat16).astype(np.float64)
+    def entry(array: NDArray[Any], name: str) -> NDArray[np.float64]:
+        return store(array.astype(np.float64), formats[name]).astype(np.float64)
 
     a = case.arrays
     if "scores" in a:
-        scores = np.atleast_2d(a["scores"]).astype(np.float64)
+        scores = entry(np.atleast_2d(a["scores"]), "scores")
         values = a["values"] if a["values"].ndim == 2 else a["values"][:, None]
-        return _flat([exact_attention(_masked(scores, case.causal), entry(values))])
-    q, k, v = (entry(a[n]) for n in ("q", "k", "v"))
+        return _flat([exact_attention(_masked(scores, case.causal), entry(values, "v"))])
+    q, k, v = (entry(a[n], n) for n in ("q", "k", "v"))
     q = q if q.ndim == 3 else q[None]
     scale = q.shape[-1] ** -0.5 if case.scale is None else case.scale
     group = q.shape[1] // k.shape[1]
@@ -117,6 +127,15 @@ def exact_answer(case: Case) -> Enclosure:
         scores = q[:, h] @ k[:, h // group].T * scale
         heads.append(exact_attention(_masked(scores, case.causal), v[:, h // group]))
     return _flat(heads, axis=1)
+
+
+def score_error(head_dim: int) -> float:
+    """A bound of the error of a score summed in float64, in units of its largest product, in any order.
+
+    Each of ``head_dim`` roundings, and one by the scale, errs by at most 2**-53 of a sum that is at most
+    ``head_dim`` products; one more stands for the terms of second order.
+    """
+    return head_dim * (head_dim + 2) * 2.0**-53
 
 
 def _masked(scores: NDArray[np.float64], causal: bool) -> NDArray[np.float64]:
@@ -137,7 +156,8 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
 
     A cell that cannot be emulated says why; it does not stop the others.
     """
-    exact = exact_answer(case)
+    formats = entry_formats(targets[0].spec)
+    exact = exact_answer(case, formats)
     done: list[Computed] = []
     cells: list[Cell] = []
     errors: dict[str, list[Errors]] = {}
@@ -169,7 +189,7 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
         id=about.id,
         input=_info(case, about),
         verdict=study_verdict(cells, tables),
-        exact=_exact(exact),
+        exact=_exact(exact, case, formats),
         cells=tuple(cells),
         distances=tuple(tables),
         geometry=tuple(views[:1]) if tables and tables[0].outputs == 1 else tuple(views),
@@ -179,7 +199,7 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
             if values.size > 1 and len(errors[site]) == len(names)
         ),
         ownership=tuple(_ownership(c) for c in done),
-        notes=(*notes, *_limits(done)),
+        notes=(*notes, *_other_inputs(targets[0].spec, [c.target for c in done], case), *_limits(done)),
     )
 
 
@@ -281,10 +301,38 @@ def _info(case: Case, about: About) -> InputInfo:
     )
 
 
-def _exact(exact: Enclosure) -> Exact:
+def _used(case: Case) -> tuple[str, ...]:
+    return ("scores", "v") if "scores" in case.arrays else ("q", "k", "v")
+
+
+def _other_inputs(reference: Spec, targets: Sequence[Target], case: Case) -> list[Note]:
+    """A note on specs whose inputs are rounded otherwise than those of the exact answer, by ``reference``."""
+    first = entry_formats(reference)
+    other = [
+        spec.name
+        for spec in {t.spec.name: t.spec for t in targets}.values()
+        if any(entry_formats(spec)[n] != first[n] for n in _used(case))
+    ]
+    if not other:
+        return []
+    return [
+        Note(
+            kind="limit",
+            text=f"The exact answer is that for inputs as {reference.name} takes them. "
+            f"{', '.join(other)} rounds them to other formats, which is part of its distance.",
+        )
+    ]
+
+
+def _exact(exact: Enclosure, case: Case, formats: Mapping[str, Format]) -> Exact:
     first = exact.balls[0]
+    rounded = ", ".join(f"{'values' if n == 'v' else n} to {formats[n].name}" for n in _used(case))
+    sums = ""
+    if "q" in case.arrays:
+        bound = score_error(case.arrays["q"].shape[-1])
+        sums = f"; scores are q · k summed in float64, with an error below {bound:.0e} of the largest product"
     return Exact(
         sample=first.mid().str(16, radius=False),
-        method="softmax attention in ball arithmetic at 128 bits, on the inputs as rounded to bf16",
+        method=f"softmax attention in ball arithmetic at 128 bits, on inputs rounded on entry ({rounded}){sums}",
         width=f"{2 * float(exact.radius.max()):.1e}",
     )

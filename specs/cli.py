@@ -169,7 +169,8 @@ def check(
             typer.echo(f"error: {result['message']}", err=True)
         elif output is OutputFormat.text:
             typer.echo(
-                f"ok: {result['name']}, {result['sites']} sites, {result['levels']} levels, "
+                f"ok: {result['name']}, {result['sites']} sites, {result['levels']} "
+                f"level{'' if result['levels'] == 1 else 's'}, "
                 f"sha256 {result['hash'][:12]}"
             )
     if failed:

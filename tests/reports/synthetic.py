@@ -251,6 +251,8 @@ def depth() -> c.Depth:
                         position=r.depth + 10,
                         n=256,
                         ulp_max=1 + i,
+                        ulp_p99=1,
+                        flips=0,
                         ulp_mean=0.1 + 0.05 * i + 0.1 * k,
                         changed=0.1 + 0.05 * i + 0.1 * k,
                     )

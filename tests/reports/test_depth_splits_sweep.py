@@ -64,7 +64,7 @@ def test_the_verdict_follows_the_figures() -> None:
         SplitFamily(name="b", inputs=4, means=(2.0, 1.0)),
     ]
     text = verdict(points, differ)
-    assert text.startswith("No: which count has the least mean error depends on the input (1 and 2 each win")
+    assert text.startswith("It depends on the input: 1 and 2 splits each have the least mean error")
     assert "the intervals of all counts overlap" in text
     agree = [SplitFamily(name="a", inputs=4, means=(2.0, 1.0))]
     clear = verdict([point(1, 9.0, 0.1), point(2, 1.0, 0.9)], agree)
@@ -97,7 +97,14 @@ def fake(stop_after: int | None = None) -> Any:
             if stop_after is not None and n == stop_after:
                 raise StoppedError
             p = DepthPoint(
-                range=position.range, position=position.kv_len, n=4, ulp_max=2, ulp_mean=0.5, changed=0.25
+                range=position.range,
+                position=position.kv_len,
+                n=4,
+                ulp_max=2,
+                ulp_p99=2,
+                flips=0,
+                ulp_mean=0.5,
+                changed=0.25,
             )
             yield [depth.Measured(position, a.name, b.name, p) for a, b in pairs]
 
@@ -170,3 +177,16 @@ def test_two_positions_through_two_cells() -> None:
     case = Case("x", {"scores": scores[:, :200], "values": values[:200]})
     a, b = (case.emulate(t.spec, t.platform, backend="oracle").output.view(np.uint16) for t in targets)
     assert found[0][0].point.changed == pytest.approx(float((a != b).mean()))
+
+
+def test_a_point_tells_the_bulk_from_changes_of_sign() -> None:
+    import ml_dtypes
+
+    a = np.ones(200, ml_dtypes.bfloat16)
+    b = a.copy()
+    b[:50] = 1 + 2**-7  # one ULP
+    a[0], b[0] = 2**-10, -(2**-10)  # bf16 bits 0x3a80 on either side of zero
+    where = depth.Position("r", 10)
+    p = depth._compare(where, "a", "b", a, b).point  # pyright: ignore[reportPrivateUsage]
+    assert (p.n, p.ulp_max, p.ulp_p99, p.flips) == (200, 2 * 0x3A80, 1, 1)
+    assert p.changed == 0.25

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from reports import contract as c
-from reports.html import plotly_js, render, script_json
+from reports.html import StudyView, plotly_js, render, script_json
 from tests.reports import synthetic
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
@@ -208,3 +208,37 @@ def test_cells_that_could_not_be_computed_say_why() -> None:
     )
     page = render(synthetic.report(studies=(study.model_copy(update={"cells": (*study.cells, gone)}),)))
     assert "no spec describes it" in page
+
+
+def heat(maximum: tuple[tuple[int, ...], ...], special: int = 0) -> c.Distances:
+    n = len(maximum)
+    some = tuple(tuple(float(x > 0) for x in row) for row in maximum)
+    return c.Distances(
+        site="output",
+        format="bf16",
+        cells=tuple("abc"[:n]),
+        outputs=1,
+        maximum=maximum,
+        mean=some,
+        changed=some,
+        special=((special,) * n,) * n,
+    )
+
+
+def test_heat_runs_from_the_smallest_distance_to_the_largest() -> None:
+    d = heat(((0, 1000, 10_000), (1000, 0, 100_000), (10_000, 100_000, 0)))
+    assert StudyView.shade(d, 0, 1) == pytest.approx(0.06)
+    assert StudyView.shade(d, 0, 2) == pytest.approx(0.53)
+    assert StudyView.shade(d, 1, 2) == pytest.approx(1.0)
+
+
+def test_equal_distances_are_not_hot() -> None:
+    d = heat(((0, 1), (1, 0)))
+    assert StudyView.shade(d, 0, 1) < 0.5
+    assert StudyView.shade(heat(((0, 0), (0, 0)), special=1), 0, 1) == 1.0
+    assert StudyView.shade(heat(((0, 0), (0, 0))), 0, 1) == 0.06
+
+
+def test_the_depth_table_says_positions_and_outputs_apart(page: str) -> None:
+    assert "Each field: 1 position × 256 outputs." in page
+    assert "99% ≤ 1, max 4</span>" in page

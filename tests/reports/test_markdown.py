@@ -57,3 +57,24 @@ def test_escaping() -> None:
     assert code("a`b|c") == "``a`b\\|c``"
     assert code("") == ""
     assert "\n" not in escape(HOSTILE)
+
+
+def test_it_names_what_only_the_page_has_and_keeps_the_rest_as_text(text: str) -> None:
+    assert "Only in the HTML page: the dataflow of each spec, the lines of each spec difference" in text
+    assert "| Triton · H200, Triton · B200, Triton · SM120 | 16 |" in text
+    assert text.count("last block first") >= 1
+    assert re.search(r"\| `walkthrough\.\w+` \| `walkthrough\.\w+` \| \d+ \| \d+ \|", text)
+
+
+def test_values_of_the_first_output_are_said_to_be_that(text: str) -> None:
+    said = "Values and bits in the table are those of the first output"
+    assert said not in text
+    study = synthetic.study()
+    cells = tuple(x.model_copy(update={"outputs": 576}) for x in study.cells)
+    many = synthetic.report(studies=(study.model_copy(update={"cells": cells}),))
+    assert said in render_markdown(many)
+
+
+def test_depth_says_positions_and_outputs_apart(text: str) -> None:
+    assert "Each field: 1 position × 256 outputs." in text
+    assert "99% ≤ 1, max 4 |" in text

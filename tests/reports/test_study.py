@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -13,17 +14,27 @@ from reports.contract import TokenRun
 from reports.readings import distances, hexfloat, histogram, number, reading
 from reports.shape import geometry
 from reports.strips import strips, visiting
-from reports.study import About, exact_answer, study, token_runs
+from reports.study import About, exact_answer, score_error, study, token_runs
 from reports.target import Target
 from reports.wording import classes, report_verdict
-from specs import load_platform, load_spec
+from specs import load_platform, load_spec, parse_spec
 from specs.errors import InputError
-from specs.formats import BASES
+from specs.formats import BASES, Format
 from tests.reports import synthetic
 from verify.case import Case
 from verify.exact import exact_attention
 
 F32, BF16 = BASES["f32"], BASES["bf16"]
+WIDE = """
+schema = 1
+name = "test.wide"
+status = "walkthrough"
+summary = "triton with values in f32"
+extends = "walkthrough.triton"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "f32" }
+"""
 ABOUT = About("small", "Small", "A few tokens.", "Made here.", "Apache-2.0")
 
 
@@ -127,6 +138,51 @@ def test_exact_answer_rounds_values_on_entry_and_masks() -> None:
         },
     )
     assert exact_answer(qkv).midpoint.tolist() == [3.0, 3.0]
+
+
+def test_the_exact_answer_of_a_wider_spec_keeps_its_inputs() -> None:
+    case = Case(
+        "w", {"scores": np.zeros((1, 2), np.float32), "values": np.array([[1.0], [1 + 2**-40]], np.float64)}
+    )
+    f64: dict[str, Format] = dict.fromkeys(("scores", "q", "k", "v"), BASES["f64"])
+    assert float(exact_answer(case, f64).midpoint[0]) == 1 + 2**-41
+    assert float(exact_answer(case).midpoint[0]) == 1.0
+
+
+def test_specs_with_other_inputs_are_named() -> None:
+    wide = parse_spec(WIDE, "test")
+    case = Case("x", {"scores": np.zeros((1, 3), np.float32), "values": np.ones((3, 1), np.float32)})
+    h200 = load_platform("h200")
+    targets = [Target("T", load_spec("walkthrough.triton"), h200, "H200"), Target("W", wide, h200, "H200")]
+    found = study(case, ABOUT, targets)
+    assert any("test.wide rounds them to other formats" in n.text for n in found.notes)
+    assert "values to bf16" in found.exact.method
+    turned = study(case, ABOUT, targets[::-1])
+    assert "values to f32" in turned.exact.method
+    assert any("walkthrough.triton rounds them to other formats" in n.text for n in turned.notes)
+
+
+def test_scores_in_float64_err_within_the_stated_bound() -> None:
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((2, 300, 64))
+    largest = np.abs(q * k).max(axis=1)
+    exact = [
+        sum(Fraction(a) * Fraction(b) for a, b in zip(x, y, strict=True)) for x, y in zip(q, k, strict=True)
+    ]
+    errors = [
+        abs(Fraction(float(x @ y)) - e) / Fraction(m) for x, y, e, m in zip(q, k, exact, largest, strict=True)
+    ]
+    assert 0 < max(errors) < score_error(64) < 5e-13
+
+
+def test_a_report_says_how_the_exact_answer_takes_its_inputs() -> None:
+    targets = [Target("T", load_spec("walkthrough.triton"), load_platform("h200"), "H200")]
+    rng = np.random.default_rng(1)
+    shapes = {"q": (2, 4), "k": (9, 1, 4), "v": (9, 1, 4)}
+    case = Case("q", {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
+    said = study(case, ABOUT, targets).exact.method
+    assert "(q to bf16, k to bf16, values to bf16)" in said
+    assert "q · k summed in float64, with an error below" in said
 
 
 def test_geometry_of_the_teaching_cells() -> None:

@@ -74,7 +74,7 @@ def test_new_check_show_diff(here: Path) -> None:
     assert out.strip() == "specs.d/acme.decode.toml"
     assert "spec check specs.d/acme.decode.toml" in hint
     checked, errors = run("check", "specs.d/acme.decode.toml", "walkthrough.xqa")
-    assert checked.startswith("ok: acme.decode, 13 sites, 1 levels, sha256 ")
+    assert checked.startswith("ok: acme.decode, 13 sites, 1 level, sha256 ")
     assert errors == ""
     data = run_json("check", "acme.decode")
     assert data["ok"] is True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,9 +159,13 @@ def test_the_longest_sequence_in_the_smallest_blocks_is_counted_at_once(causal: 
     assert tiled_backward(layer).part("lse, row sum per KV block") == pairs * 32 * 2 * 4
 
 
+def sizes_of(name: str) -> dict[str, Any]:
+    return {name: 99999999999999999999999}
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_sizes_have_an_upper_end(causal: bool) -> None:
     sizes = ("tokens", "q_heads", "kv_heads", "head_dim", "element_bytes", "batch", "q_block", "kv_block")
     for name in sizes:
         with pytest.raises(InputError, match="at most"):
-            Layer(**{"tokens": 1, "causal": causal, name: 99999999999999999999999})
+            replace(Layer(1, causal=causal), **sizes_of(name))
