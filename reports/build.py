@@ -32,6 +32,8 @@ BACKENDS = ("triton", "flash_attention_2", "flashinfer")
 PLATFORMS = ("h200", "b200", "sm120")
 WORKLOAD = "agent_session"
 MODEL = "qwen"
+#: Positions of each range of the workload; a sweep computes all.
+POSITIONS = 2
 #: Specs that the page shows beside those of its cells.
 REFERENCE = ("walkthrough.tiled", "walkthrough.dense")
 
@@ -87,7 +89,9 @@ def main_report(
     shape = model_context()
     workload = load_workload(WORKLOAD)
     progress("depth", 0, 0)
-    by_depth = depth(workload, targets, seed, shape, progress=lambda i, n: progress("depth", i, n))
+    by_depth = depth(
+        workload, targets, seed, shape, each=POSITIONS, progress=lambda i, n: progress("depth", i, n)
+    )
     progress("split count", 0, 0)
     by_split = splits(targets[0].platform, seed, progress=lambda i, n: progress("split count", i, n))
     table = traffic_view(targets, _platforms(targets), 27_525, shape)

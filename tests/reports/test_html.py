@@ -240,5 +240,5 @@ def test_equal_distances_are_not_hot() -> None:
 
 
 def test_the_depth_table_says_positions_and_outputs_apart(page: str) -> None:
-    assert "Each field: 1 position × 256 outputs." in page
-    assert "99% ≤ 1, max 4</span>" in page
+    assert "Each entry: 1 position × 256 outputs." in page
+    assert "token 122,873: 99% ≤ 1, max 4</span>" in page

@@ -54,7 +54,7 @@ def test_every_section_is_there(report: Report, written: Path) -> None:
     assert report.traffic is not None
     assert {p.range for s in report.depth.series for p in s.points} == {r.name for r in report.depth.ranges}
     assert len(report.depth.ranges) == 22
-    assert (report.depth.sampled, report.depth.positions) == (22, 9060)
+    assert (report.depth.sampled, report.depth.positions) == (44, 9060)
     assert report.splits.inputs == 192
     assert len(report.specs) == 6
     assert len(report.diffs) == 15

@@ -76,5 +76,5 @@ def test_values_of_the_first_output_are_said_to_be_that(text: str) -> None:
 
 
 def test_depth_says_positions_and_outputs_apart(text: str) -> None:
-    assert "Each field: 1 position × 256 outputs." in text
-    assert "99% ≤ 1, max 4 |" in text
+    assert "Each entry: 1 position × 256 outputs." in text
+    assert "25% at 122,873 (99% ≤ 1, max 4) |" in text

@@ -38,7 +38,7 @@ def test_npz_with_scalars(tmp_path: Path) -> None:
 def test_npz_of_bfloat16_bits_and_fortran_order(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     given = {n: a.astype(ml_dtypes.bfloat16) for n, a in arrays().items()}
-    stored = {n: np.asfortranarray(a.view(np.uint16)) for n, a in given.items()}
+    stored: dict[str, Any] = {n: np.asfortranarray(a.view(np.uint16)) for n, a in given.items()}
     np.savez(path, **stored, dtype=np.array("bfloat16"))
     case = load_case(path)
     assert all((case.arrays[n] == a).all() for n, a in given.items())

@@ -119,7 +119,7 @@ def test_tiled_never_exceeds_dense_once_the_matrix_is_wide(blocks: int, block: i
 @pytest.mark.parametrize(
     "bad", [{"tokens": 0}, {"tokens": 4, "head_dim": -1}, {"tokens": 4, "q_heads": 5, "kv_heads": 2}]
 )
-def test_bad_shapes_are_explained(bad: dict[str, int]) -> None:
+def test_bad_shapes_are_explained(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         Layer(**bad)
     assert caught.value.remedy
