@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TRUE, FALSE = Num("true"), Num("false")
 Line = tuple[str, Place]
+MAX_VIEW = 4096
 TypedLine = tuple[str, str, Node, Place]
 _ANY = LevelRule("tiles", (Num("1"),))
 
@@ -52,6 +53,22 @@ def bind(
     Raises:
         SpecError: with file:line:column where a line of the spec is at fault.
     """
+    try:
+        return _bind(spec, context, options, formats or {})
+    except RecursionError:
+        raise SpecError(
+            f"lines of {spec.name} refer to each other too deeply",
+            place=spec.origin,
+            remedy="write a line after the lines that it uses, and shorten the chain",
+        ) from None
+
+
+def _bind(
+    spec: Spec,
+    context: Mapping[str, int | str],
+    options: Mapping[str, Any] | None,
+    formats: Mapping[str, Format],
+) -> Program:
     options = _options(spec, options or {})
     draft = _Draft(
         let=_lines(spec, "let", spec.file.let),
@@ -82,7 +99,7 @@ def bind(
             place=spec.place("numbers", ""),
             remedy="say compute = and inputs =",
         )
-    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats or {})
+    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
     lines: list[tuple[str, str, Node, Place]] = []
     for name, (text, place) in draft.constants.items():
         lines.append((CONSTANTS, name, resolver.expression(text, place), place))
@@ -186,18 +203,22 @@ class _Integers(Mapping[str, Value]):
         self._known = dict(known)
         self._let = let
         self._busy: set[str] = set()
+        self._done: dict[str, Value] = {}
 
     def evaluate(self, text: str, place: Place) -> Value:
         return evaluate(parse_expr(text, place), self, place)
 
     def __getitem__(self, name: str) -> Value:
+        if name in self._done:
+            return self._done[name]
         if name in self._let:
             text, place = self._let[name]
             if name in self._busy:
                 raise SpecError(f"'{name}' depends on itself", place=place, remedy="break the cycle in [let]")
             self._busy.add(name)
             try:
-                return self.evaluate(text, place)
+                self._done[name] = self.evaluate(text, place)
+                return self._done[name]
             finally:
                 self._busy.discard(name)
         return self._known[name]
@@ -218,7 +239,12 @@ class _Resolver:
     constants: set[str]
 
     def expression(self, text: str, place: Place) -> Node:
-        return self._fold(parse_expr(text, place))
+        try:
+            return self._fold(parse_expr(text, place))
+        except SpecError as error:
+            if str(error.place):
+                raise
+            raise SpecError(error.cause, place=place, remedy=error.remedy) from None
 
     def level(self, rule: LevelRule, place: Place) -> LevelRule:
         def number(node: Node | None, low: int) -> Node | None:
@@ -249,6 +275,12 @@ class _Resolver:
                 f"view '{name}' must colour one axis, got {sorted(axes)}",
                 place=place,
                 remedy="use one pos(AXIS) in its index",
+            )
+        if isinstance(size, str | float) or size > MAX_VIEW:
+            raise SpecError(
+                f"view '{name}' has {size} colours; the limit is {MAX_VIEW}",
+                place=place,
+                remedy="use a level instead",
             )
         return View(name, max(1, int(size)), axes.pop(), index)
 

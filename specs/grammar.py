@@ -39,6 +39,7 @@ from specs.rules import rule_names
 MAX_LENGTH = 2_000
 MAX_DEPTH = 60
 MAX_BUTTERFLY = 6
+MAX_NODES = 5_000
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -57,10 +58,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_SPECIAL = (
-    *("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits"),
-    *("sum", "dot", "max", "any"),
-)
+_SPECIAL = ("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits", "max", "any")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
 
@@ -303,7 +301,7 @@ class _Parser:
             if n.keywords:
                 raise self._error(n, f"{name}() takes no keywords", "give the arguments in order")
             return Op(name, tuple(self._node(a, depth + 1) for a in n.args), at=at)
-        known = [*FUNCTIONS, *_SPECIAL, *BASES, *rule_names()]
+        known = [*FUNCTIONS, *_SPECIAL, "sum", "dot", *BASES, *rule_names()]
         raise self._error(n, f"unknown function '{name}'", did_you_mean(name, known))
 
     def _formatted(self, n: ast.Call, prefix: str, last: str, depth: int) -> Node:
@@ -385,6 +383,8 @@ class _Parser:
         for k in n.args[2:]:
             other = self._xor(value, axis, self._node(k, depth + 1), n.col_offset)
             value = Op("+", (value, other), at=n.col_offset)
+            if sum(1 for _ in value.walk()) > MAX_NODES:  # each stride doubles it
+                raise self._error(n, f"butterfly() unfolds to over {MAX_NODES} nodes", "name the inner value")
         return value
 
     def _call_bits(self, n: ast.Call, depth: int) -> Node:

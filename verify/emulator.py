@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specs import Platform, Spec
 from specs.bind import bind
 from specs.context import make_context
-from specs.errors import InputError, SpecError, did_you_mean
+from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
@@ -380,8 +380,22 @@ class Run:
         return self.program.sites[name].type.format or self.program.compute
 
     def evaluate(self, names: Sequence[str]) -> None:
-        """Evaluate sites, together in one program, and keep them in ``known``."""
-        names = [n for n in names if n not in self.known]
+        """Evaluate sites, together in one program, and keep them in ``known``.
+
+        Raises:
+            UnsupportedError: a construct that the backend does not have, or lines that refer to each other in
+                a chain too long for it.
+        """
+        try:
+            self._evaluate([n for n in names if n not in self.known])
+        except RecursionError:
+            raise UnsupportedError(
+                "lines refer to each other in too long a chain",
+                place=self.program.spec,
+                remedy=f"the {self.backend} follows about a hundred; write longer expressions on fewer lines",
+            ) from None
+
+    def _evaluate(self, names: list[str]) -> None:
         if not names:
             return
         if self.backend == "oracle":
