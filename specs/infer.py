@@ -57,6 +57,7 @@ class _Inference:
         self.levels = program.level_names
         self.states = self._states(starts)
         self.extras: dict[str, frozenset[str]] = dict.fromkeys(self.states, _NO_AXES)
+        self.formats: dict[str, Format] = {}
         self.sites: dict[str, Site] = {}
         self.types: dict[Node, Type] = {}
         self.busy: list[str] = []
@@ -66,7 +67,7 @@ class _Inference:
     # -- driving ------------------------------------------------------------------------------------------
 
     def run(self) -> Program:
-        # The axes of a state are a fixed point: grow them leniently, then judge once.
+        # Axes and formats of states are fixed points: grow the axes and narrow the formats leniently, then judge.
         while self._grow():
             pass
         self.lenient = False
@@ -75,7 +76,7 @@ class _Inference:
         return replace(self.program, states=self.states, sites=self.sites, types=self.types)
 
     def _grow(self) -> bool:
-        """Type every line with the axes of states known so far; whether they changed."""
+        """Type every line with what is known of the states so far; whether that changed."""
         self.sites, self.types = {}, {}
         for name in self.lines:
             self.site(name)
@@ -87,6 +88,11 @@ class _Inference:
             self.states[name] = replace(state, start=start)
             if not own <= self.extras[name]:
                 self.extras[name] |= own
+                changed = True
+            held = [self.sites[name].type.format, None if _neutral(start) else start_type.format]
+            fmt = self._join(held, state.section)
+            if fmt != self.formats.get(name, self.program.compute):
+                self.formats[name] = fmt
                 changed = True
         return changed
 
@@ -375,10 +381,7 @@ class _Inference:
         if n.state not in self.states:
             raise self._fail(n, place, f"'{n.state}' is no state", did_you_mean(n.state, self.states))
         state = self.states[n.state]
-        fmt = self.program.compute
-        if n.state in self.sites and self.sites[n.state].type.format is not None:
-            known = self.sites[n.state].type.format
-            fmt = known if known is not None else fmt
+        fmt = self.formats.get(n.state, self.program.compute)
         if isinstance(n, Last):
             if section in self._within(state.section) or section == TOKEN:
                 raise self._fail(

@@ -219,6 +219,18 @@ def test_what_no_state_reaches_and_what_it_does() -> None:
     check(body, 71)
 
 
+def test_a_state_whose_start_its_line_cannot_hold() -> None:
+    """0.1 is no bf16: products of the state with v are not exact, though every later state is a bf16."""
+    body = (
+        '[levels]\ntile = "tiles(4)"\n[state.row]\na = "0.1"\n[token]\nscore = "sum(q * k, seq()) * scale"\n'
+        '[tile]\na = "bf16(prev(a) * 0.5 + sum(bf16(score), seq()))"\nx = "sum(prev(a) * v, seq())"\n'
+        'y = "sum(prev(a) * bf16(score), seq())"\n[row]\nz = "sum(last(a) * v, seq())"\n'
+        'output = "sum(x, seq()) + z + sum(y, seq())"\n'
+    )
+    for kv_len in (0, 3, 30):
+        check(body, kv_len)
+
+
 TWO_LOOPS = """
 [levels]
 split = "pieces(3, unit=12)"
