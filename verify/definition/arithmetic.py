@@ -7,6 +7,7 @@ and `Arithmetic.logic`, so an arithmetic on concrete numbers needs neither.
 
 from __future__ import annotations
 
+import abc
 import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -100,7 +101,7 @@ class Decided:
         raise AssertionError(f"undecided {op} of {conditions!r}")
 
 
-class Reals(Decided):
+class Reals(Decided, abc.ABC):
     """Base of arithmetics on the real numbers: every cast and every tree is the identity, nothing is NaN.
 
     A subclass gives `table`: the real meaning of each operation, by the names of `specs.functions.FUNCTIONS`.
@@ -136,6 +137,6 @@ class Reals(Decided):
 
         return total
 
+    @abc.abstractmethod
     def number(self, x: Fraction, fmt: Format) -> Any:
         """The rational itself."""
-        raise NotImplementedError
