@@ -28,6 +28,13 @@ def check_supported(program: Program) -> None:
             place="numbers.compute",
             remedy="the array engine computes in f32 and f64",
         )
+    for name, fmt in program.inputs.items():
+        if not program.compute.holds(fmt):
+            raise UnsupportedError(
+                f"{name} comes in {fmt}, which {program.compute} does not hold",
+                place="numbers.inputs",
+                remedy=_ORACLE,
+            )
     fold_sites(program)
     for site in program.sites.values():
         factors: set[int] = set()

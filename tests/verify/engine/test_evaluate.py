@@ -42,6 +42,7 @@ def check(
     assert_engine_is_oracle(engine(s, gpu(sms), problem(s, **arrays, scale=0.7)), PAIR)
 
 
+SCORE_ONLY = SCORE + '[row]\noutput = "sum(score * v, seq())"\n'
 SOFTMAX = """
 [GROUP]
 top    = "max(score)"
@@ -297,6 +298,18 @@ def test_what_is_not_evaluated_is_refused_with_its_place(body: str) -> None:
     s = spec(body + row + 'output = "sum(1 * v, seq())"\n')
     arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
     with pytest.raises(UnsupportedError, match=rf"{place}: .*{cause}.*\n.*oracle"):
+        engine(s, gpu(2), problem(s, **arrays))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_an_input_wider_than_the_compute_format_is_refused(name: str) -> None:
+    s = parse_spec(
+        HEADER.replace("COMPUTE", "f32").replace(f'{name} = "bf16"', f'{name} = "f64"') + SCORE_ONLY
+    )
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(
+        UnsupportedError, match=rf"numbers\.inputs: {name} comes in f64, which f32 does not hold"
+    ):
         engine(s, gpu(2), problem(s, **arrays))
 
 
