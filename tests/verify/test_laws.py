@@ -152,6 +152,15 @@ def test_ready_scores(name: str) -> None:
     law()
 
 
+def assert_far_apart(run: Run) -> None:
+    """The one refusal that is right: in f64, scores so far apart that exp of their difference may be subnormal."""
+    assert run.program.compute.name == "f64"
+    everyone = [(h, r) for h in range(run.problem.heads) for r in range(run.problem.rows)]
+    scores = judge(run.program, run.plan, run.problem, run.scalars, ["score"], everyone)["score"]
+    seen = np.where(np.isfinite(scores), scores, np.nan)
+    assert np.nanmax(np.nanmax(seen, axis=-1) - np.nanmin(seen, axis=-1)) > 600
+
+
 @pytest.mark.parametrize("name", ENGINE)
 def test_queries_and_keys(name: str) -> None:
     """Two KV heads with two query heads each, two causal queries; f32 inputs are rounded on entry."""
@@ -174,7 +183,10 @@ def test_queries_and_keys(name: str) -> None:
         run = engine(spec, gpu(2), problem(spec, q=q, k=k, v=v, scale=scale, causal=True), causal=1)
         picks = rng.integers(0, (2, 4), (2, 2))
         pairs = [(int(h), int(r)) for h, r in picks]
-        assert_engine_is_oracle(roomy(run, 512, table(name)), pairs, [int(rng.integers(3))])
+        try:
+            assert_engine_is_oracle(roomy(run, 512, table(name)), pairs, [int(rng.integers(3))])
+        except UnsupportedError:
+            assert_far_apart(run)
 
     law()
 
