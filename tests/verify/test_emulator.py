@@ -15,7 +15,7 @@ import pytest
 from reports.inputs import smollm2_layer, teaching_input
 from specs import load_platform, load_spec
 from specs.errors import InputError
-from tests.verify.laws import assert_same_bits, bits
+from tests.verify.laws import assert_same_bits, bits, problem
 from verify import Result, emulate
 from verify.emulator import Run
 from verify.exact import exact_attention
@@ -44,19 +44,23 @@ CELLS = [
 def test_the_teaching_input(spec: str, platform: str, f32: str, bf16: float) -> None:
     """Nine cells, 27,525 tokens: the f32 before the last rounding and the bf16, bit for bit, by the engine."""
     scores, values = teaching_input()
-    name = f"walkthrough.{spec}"
-    r = emulate(load_spec(name), load_platform(platform), scores=scores, values=values, context=QWEN)
-    assert r.output.dtype == BF16
-    assert r.output.shape == (1, 1)
-    assert float(r.output[0, 0]) == bf16
-    assert float(r.trace["exact"][0, 0]) == float.fromhex(f32)
-    assert (r.spec, r.platform, r.backend, r.empty_rows) == (name, platform, "engine", 0)
-    assert not r.exact_path
+    s = load_spec(f"walkthrough.{spec}")
+    run = Run.start(s, load_platform(platform), problem(s, scores=scores, values=values), QWEN, {}, "engine")
+    run.evaluate(
+        ["output", "lse", "exact", *(["top"] if spec == "flash_attention_2" else [])]
+    )  # compiled once
+    output = run.outward("output")
+    assert output.dtype == BF16
+    assert output.shape == (1, 1)
+    assert float(output[0, 0]) == bf16
+    assert float(run.outward("exact")[0, 0]) == float.fromhex(f32)
+    assert not run.exact_path
     if spec == "flash_attention_2":  # the local maximum of the first group, from the issue
-        assert float(r.trace["top"][0, 0]) == {"h200": 1.875, "b200": 1.75, "sm120": 1.5}[platform]
+        assert float(run.outward("top")[0, 0]) == {"h200": 1.875, "b200": 1.75, "sm120": 1.5}[platform]
 
 
-def test_the_teaching_input_by_the_oracle_through_the_same_call() -> None:
+@pytest.mark.parametrize("backend", ["engine", "oracle"])
+def test_the_teaching_input_through_the_public_call(backend: str) -> None:
     scores, values = teaching_input()
     r = emulate(
         load_spec("walkthrough.triton"),
@@ -64,8 +68,9 @@ def test_the_teaching_input_by_the_oracle_through_the_same_call() -> None:
         scores=scores[0],
         values=values[:, 0],
         context=QWEN,
-        backend="oracle",
+        backend=backend,
     )
+    assert (r.spec, r.platform, r.backend, r.empty_rows) == ("walkthrough.triton", "h200", backend, 0)
     assert float(r.output[0, 0]) == 1.3203125
     assert float(r.trace["exact"][0, 0]) == float.fromhex("0x1.52fdd6p+0")
     assert abs(float(r.lse[0]) - np.log(np.exp(scores[0].astype(np.float64)).sum())) < 1e-5
@@ -81,9 +86,18 @@ def test_dense_and_tiled_on_the_figures_of_the_issue() -> None:
     )
     h200 = load_platform("h200")
 
-    def run(name: str, **options: bool) -> Any:
+    def run(name: str, backend: str = "engine", **options: bool) -> Any:
         spec = load_spec(f"walkthrough.{name}")
-        return emulate(spec, h200, q=q, k=k, v=v, scale=0.25, causal=True, options=options).output[:, 0]
+        given = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "scale": 0.25,
+            "causal": True,
+            "options": options,
+            "backend": backend,
+        }
+        return emulate(spec, h200, **given).output[:, 0]
 
     dense, tiled, faulty = run("dense"), run("tiled"), run("tiled", rescale_previous_accumulator=False)
     assert dense.dtype == tiled.dtype == np.float64
@@ -96,7 +110,7 @@ def test_dense_and_tiled_on_the_figures_of_the_issue() -> None:
     exact = exact_attention(scores, v[:, 0]).midpoint
     assert np.abs(tiled - exact).max() < 1e-15
     assert np.abs(faulty - exact).max() > 0.05, "the declared fault is caught by exact attention"
-    assert np.abs(run("dense", subtract_max=False) - exact).max() < 1e-15
+    assert np.abs(run("dense", "oracle", subtract_max=False) - exact).max() < 1e-15
 
 
 # -- vLLM's kernel, run elsewhere -------------------------------------------------------------------------
@@ -190,7 +204,7 @@ def test_shapes_follow_the_query() -> None:
 
 
 def test_the_trace_holds_what_the_answer_is_made_of() -> None:
-    r = small()
+    r = small("oracle")
     t = r.trace
     assert_same_bits(t["exact"].astype(BF16), r.output, "output is exact rounded to bf16")
     assert_same_bits(t["output"], r.output, "output")

@@ -157,7 +157,7 @@ def assert_far_apart(run: Run) -> None:
     assert run.program.compute.name == "f64"
     everyone = [(h, r) for h in range(run.problem.heads) for r in range(run.problem.rows)]
     scores = judge(run.program, run.plan, run.problem, run.scalars, ["score"], everyone)["score"]
-    seen = np.where(np.isfinite(scores), scores, np.nan)
+    seen = np.where(np.isfinite(scores), scores, np.nan).reshape(len(everyone), -1)
     assert np.nanmax(np.nanmax(seen, axis=-1) - np.nanmin(seen, axis=-1)) > 600
 
 
@@ -166,7 +166,7 @@ def test_queries_and_keys(name: str) -> None:
     """Two KV heads with two query heads each, two causal queries; f32 inputs are rounded on entry."""
     spec = load_spec(name)
 
-    @settings(max_examples=examples(14))
+    @settings(max_examples=examples(10))
     @given(
         dtype=st.sampled_from([BF16, BF16, np.float32, np.float16]),
         kv_len=st.sampled_from((2, 3, 16, 17, 64, 65, 100, 130, 257)),

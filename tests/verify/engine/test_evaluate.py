@@ -75,6 +75,7 @@ def test_any_partition(levels: str) -> None:
     check(f"[levels]\n{levels}\n{SCORE}{SOFTMAX.replace('GROUP', 'g')}", 53)
 
 
+@pytest.mark.slow
 def test_any_partition_in_f64() -> None:
     check(
         f'[levels]\ng = "deal(2, unit=8)"\nt = "deal(2, unit=3)"\n{SCORE}{SOFTMAX.replace("GROUP", "g")}',
@@ -125,7 +126,7 @@ lse    = "most + log(total)"
         ("f32", "prev(l) * alpha + sum(weight, seq())", "prev(acc) * alpha + sum(weight * v, seq())"),
         ("f32", "fma(prev(l), alpha, sum(weight, seq()))", "fma(prev(acc), alpha, dot(weight, v, seq(fma)))"),
         (
-            "f64",
+            "f32",
             "sum(weight, seq(), start=prev(l) * alpha)",
             "dot(bf16(weight), v, seq(fma), start=prev(acc) * alpha)",
         ),
@@ -189,9 +190,8 @@ def test_a_sum_of_one_term_starts_at_plus_zero() -> None:
         '[row]\ntotal = "sum(negative, seq())"\nproduct = "sum(negative * part, seq())"\n'
         'fused = "dot(negative, 1, seq(fma))"\noutput = "1 / total + 1 / product + 1 / fused"\n'
     )
-    for kv_len in (1, 7):
-        check(body, kv_len)
-        check(body, kv_len, "f64")
+    check(body, 1)
+    check(body, 1, "f64")
 
 
 @pytest.mark.parametrize("depth", [1, 16, 33])
