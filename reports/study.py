@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,11 @@ from reports.target import Target
 from reports.wording import study_verdict
 from specs import Spec
 from specs.errors import InputError, UnsupportedError
-from specs.formats import BASES, Format
+from specs.formats import Format
+from verify.arguments import Problem
 from verify.case import Case, finish
 from verify.emulator import Run
 from verify.exact import Enclosure, exact_attention
-from verify.numerics.rounding import store
 from verify.partition import Plan
 from verify.together import at_one_shape
 
@@ -93,40 +93,32 @@ def _format(fmt: Format | None) -> Format:
     return fmt
 
 
-#: The formats in which the walkthrough backends take their inputs.
-USUAL: Mapping[str, Format] = {"scores": BASES["f32"], **dict.fromkeys(("q", "k", "v"), BASES["bf16"])}
-
-
 def entry_formats(spec: Spec) -> dict[str, Format]:
     """The formats in which ``spec`` takes ready scores, q, k and v."""
     numbers = spec.numbers
     return {"scores": numbers.compute_format, **{n: numbers.input_format(n) for n in ("q", "k", "v")}}
 
 
-def exact_answer(case: Case, formats: Mapping[str, Format] = USUAL) -> Enclosure:
-    """The real-number answer to ``case`` over all outputs, flat, in the order of `emulate`'s output.
+def exact_answer(problem: Problem) -> Enclosure:
+    """The real-number answer to ``problem`` over all outputs, flat, in the order of `emulate`'s output.
 
-    Inputs are first rounded to ``formats``, as a backend takes them. Scores of q and k are summed in float64:
-    see `score_error`.
+    Inputs are taken as the spec takes them, rounded on entry, and each row sees what it sees there. Scores of q
+    and k are summed in float64: see `score_error`.
     """
-
-    def entry(array: NDArray[Any], name: str) -> NDArray[np.float64]:
-        return store(array.astype(np.float64), formats[name]).astype(np.float64)
-
-    a = case.arrays
-    if "scores" in a:
-        scores = entry(np.atleast_2d(a["scores"]), "scores")
-        values = a["values"] if a["values"].ndim == 2 else a["values"][:, None]
-        return _flat([exact_attention(_masked(scores, case.causal), entry(values, "v"))])
-    q, k, v = (entry(a[n], n) for n in ("q", "k", "v"))
-    q = q if q.ndim == 3 else q[None]
-    scale = q.shape[-1] ** -0.5 if case.scale is None else case.scale
-    group = q.shape[1] // k.shape[1]
-    heads: list[Enclosure] = []
-    for h in range(q.shape[1]):
-        scores = q[:, h] @ k[:, h // group].T * scale
-        heads.append(exact_attention(_masked(scores, case.causal), v[:, h // group]))
-    return _flat(heads, axis=1)
+    position = np.arange(problem.kv_len)
+    seen = (position >= problem.low[:, None]) & (position < problem.high[:, None])
+    balls: list[NDArray[np.object_]] = []
+    for head in range(problem.heads):
+        if problem.scores is not None:
+            scores = problem.scores[head].astype(np.float64)
+        else:
+            assert problem.q is not None
+            assert problem.k is not None
+            keys = problem.k[:, head].astype(np.float64)
+            scores = problem.q[head].astype(np.float64) @ keys.T * problem.scale
+        values = problem.v[:, head].astype(np.float64)
+        balls.append(exact_attention(np.where(seen, scores, -np.inf), values).balls)
+    return Enclosure(problem.outward(np.stack(balls)).reshape(-1))
 
 
 def score_error(head_dim: int) -> float:
@@ -138,26 +130,13 @@ def score_error(head_dim: int) -> float:
     return head_dim * (head_dim + 2) * 2.0**-53
 
 
-def _masked(scores: NDArray[np.float64], causal: bool) -> NDArray[np.float64]:
-    if not causal:
-        return scores
-    rows, tokens = scores.shape
-    last = np.arange(rows)[:, None] + tokens - rows
-    return np.where(np.arange(tokens) <= last, scores, -np.inf)
-
-
-def _flat(parts: Sequence[Enclosure], axis: int = 0) -> Enclosure:
-    stacked = np.stack([p.balls for p in parts], axis=axis)
-    return Enclosure(stacked.reshape(-1))
-
-
 def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[Note] = ()) -> Study:
     """Run ``case`` through ``targets`` and gather everything that the report shows of it.
 
     A cell that cannot be emulated says why; it does not stop the others.
     """
-    formats = entry_formats(targets[0].spec)
-    exact = exact_answer(case, formats)
+    problem = case.problem(targets[0].spec)
+    exact = exact_answer(problem)
     done: list[Computed] = []
     cells: list[Cell] = []
     errors: dict[str, list[Errors]] = {}
@@ -189,7 +168,7 @@ def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[N
         id=about.id,
         input=_info(case, about),
         verdict=study_verdict(cells, tables),
-        exact=_exact(exact, case, formats),
+        exact=_exact(exact, problem),
         cells=tuple(cells),
         distances=tuple(tables),
         geometry=tuple(views[:1]) if tables and tables[0].outputs == 1 else tuple(views),
@@ -324,15 +303,16 @@ def _other_inputs(reference: Spec, targets: Sequence[Target], case: Case) -> lis
     ]
 
 
-def _exact(exact: Enclosure, case: Case, formats: Mapping[str, Format]) -> Exact:
+def _exact(exact: Enclosure, problem: Problem) -> Exact:
     first = exact.balls[0]
-    rounded = ", ".join(f"{'values' if n == 'v' else n} to {formats[n].name}" for n in _used(case))
+    names = ("scores", "v") if problem.scores is not None else ("q", "k", "v")
+    taken = ", ".join(f"{'values' if n == 'v' else n} in {problem.formats[n].name}" for n in names)
     sums = ""
-    if "q" in case.arrays:
-        bound = score_error(case.arrays["q"].shape[-1])
+    if problem.q is not None:
+        bound = score_error(problem.q.shape[-1])
         sums = f"; scores are q · k summed in float64, with an error below {bound:.0e} of the largest product"
     return Exact(
         sample=first.mid().str(16, radius=False),
-        method=f"softmax attention in ball arithmetic at 128 bits, on inputs rounded on entry ({rounded}){sums}",
+        method=f"softmax attention in ball arithmetic at 128 bits, on inputs as the backend takes them ({taken}){sums}",
         width=f"{2 * float(exact.radius.max()):.1e}",
     )

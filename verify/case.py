@@ -57,21 +57,9 @@ class Case:
         Raises:
             InputError: wrong name, shape, dtype or value.
         """
-        from verify.arguments import from_qkv, from_scores
+        from verify.emulator import make_problem
 
-        numbers = spec.numbers
-        formats = {n: numbers.input_format(n) for n in ("q", "k", "v")}
-        window = int(self.context.get("window", 0))
-        a = self.arrays
-        if set(a) == {"scores", "values"}:
-            return from_scores(a["scores"], a["values"], formats, numbers.compute_format, self.causal, window)
-        if set(a) == {"q", "k", "v"}:
-            return from_qkv(a["q"], a["k"], a["v"], formats, self.scale, self.causal, window)
-        raise InputError(
-            f"{self.name} holds {', '.join(sorted(a)) or 'no array'}",
-            place="input",
-            remedy="give scores and values, or q, k and v",
-        )
+        return make_problem(spec, self.arrays, self.scale, self.causal, self.context)
 
     def start(
         self,
@@ -94,12 +82,19 @@ class Case:
         Raises:
             UlpscopeError: as `verify.emulate`.
         """
-        from verify.emulator import Run
+        from verify.emulator import start_run
 
-        given: dict[str, Any] = dict(self.context)
-        if self.causal:
-            given["causal"] = 1
-        return Run.start(spec, platform, self.problem(spec), given, options or {}, backend, kv=kv)
+        return start_run(
+            spec,
+            platform,
+            self.arrays,
+            scale=self.scale,
+            causal=self.causal,
+            context=self.context,
+            options=options,
+            backend=backend,
+            kv=kv,
+        )
 
     def emulate(self, spec: Spec, platform: Platform, *, sites: Sequence[str] = (), **options: Any) -> Result:
         """Run it. ``sites`` are evaluated together with the output, so that the trace of them costs no more.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specs import Platform, Spec
 from specs.bind import bind
 from specs.context import make_context
-from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
+from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
@@ -147,59 +147,73 @@ def emulate(
         raise InputError(
             f"{causal!r} is neither true nor false", place="argument causal", remedy="give a bool"
         )
-    causal = bool(causal) or bool((context or {}).get("causal"))
     if kv_lens is not None:
-        return _ragged(
-            spec,
-            platform,
-            q,
-            k,
-            v,
-            kv_lens,
-            dict(
-                scale=scale,
-                causal=causal,
-                kv_capacity=kv_capacity,
-                context=context,
-                options=options,
-                backend=backend,
-            ),
-        )
-    given: dict[str, Any] = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
-    problem = _problem(
-        spec, scores, values, q, k, v, scale, causal, whole_number(given.get("window") or 0, "window")
-    )
-    if causal:
-        given["causal"] = 1
-    run = Run.start(spec, platform, problem, given, options or {}, backend)
-    return run.result()
+        rest = {"scale": scale, "causal": causal, "kv_capacity": kv_capacity, "context": context}
+        return _ragged(spec, platform, q, k, v, kv_lens, {**rest, "options": options, "backend": backend})
+    named = {"scores": scores, "values": values, "q": q, "k": k, "v": v}
+    arrays = {name: array for name, array in named.items() if array is not None}
+    given = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
+    return start_run(
+        spec, platform, arrays, scale=scale, causal=causal, context=given, options=options, backend=backend
+    ).result()
 
 
-def _problem(
-    spec: Spec,
-    scores: Any,
-    values: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    scale: float | None,
-    causal: bool,
-    window: int,
+def make_problem(
+    spec: Spec, arrays: Mapping[str, Any], scale: Any, causal: bool, context: Mapping[str, Any]
 ) -> Problem:
+    """The problem of ``scores`` and ``values``, or of ``q``, ``k`` and ``v``, as ``spec`` takes them.
+
+    A window or causality that the context names masks tokens, too: formulas and masks never disagree.
+
+    Raises:
+        InputError: wrong name, shape, dtype or value.
+    """
     numbers = spec.numbers
     inputs = {n: numbers.input_format(n) for n in ("q", "k", "v")}
-    if scores is not None or values is not None:
-        if scores is None or values is None or not (q is None and k is None and v is None):
+    window = whole_number(context.get("window") or 0, "window")
+    causal = causal or bool(context.get("causal"))
+    if "scores" in arrays or "values" in arrays:
+        if set(arrays) != {"scores", "values"}:
             raise InputError(
                 "give scores and values, or q, k and v", place="arguments", remedy="not a mixture of the two"
             )
-        return from_scores(scores, values, inputs, numbers.compute_format, causal, window)
-    missing = [name for name, x in (("q", q), ("k", k), ("v", v)) if x is None]
-    if missing:
-        raise InputError(
-            f"{missing[0]} is not given", place="arguments", remedy="give q, k and v, or scores and values"
-        )
-    return from_qkv(q, k, v, inputs, scale, causal, window, numbers.compute_format)
+        return from_scores(arrays["scores"], arrays["values"], inputs, numbers.compute_format, causal, window)
+    for name in ("q", "k", "v"):
+        if name not in arrays:
+            raise InputError(
+                f"{name} is not given", place="arguments", remedy="give q, k and v, or scores and values"
+            )
+    return from_qkv(
+        arrays["q"], arrays["k"], arrays["v"], inputs, scale, causal, window, numbers.compute_format
+    )
+
+
+def start_run(
+    spec: Spec,
+    platform: Platform,
+    arrays: Mapping[str, Any],
+    *,
+    scale: Any = None,
+    causal: bool = False,
+    context: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    backend: str = "engine",
+    kv: KV | None = None,
+) -> Run:
+    """Bind the problem of ``arrays`` to ``spec`` and ``platform``; nothing is computed yet.
+
+    Args:
+        arrays: by name, as the arguments of `emulate`. The others are as there, too.
+        kv: K and V of this sequence laid out before, perhaps for more tokens.
+
+    Raises:
+        as `emulate`.
+    """
+    given = dict(context or {})
+    problem = make_problem(spec, arrays, scale, bool(causal), given)
+    if causal:
+        given["causal"] = 1
+    return Run.start(spec, platform, problem, given, options or {}, backend, kv=kv)
 
 
 def _shape(problem: Problem) -> dict[str, Any]:
@@ -483,6 +497,3 @@ def _faithful(compute: Format) -> None:
     from verify.preflight import ensure_faithful
 
     ensure_faithful(compute.base)
-
-
-__all__ = ["BACKENDS", "Result", "SpecError", "Trace", "bucket", "emulate"]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from specs import Platform, Spec
 from specs.errors import InputError
-from specs.formats import BASES
 from verify.arguments import Problem, from_qkv, query_rows, softmax_scale
 from verify.emulator import Run
 from verify.engine.contract import capacity_of
@@ -41,6 +40,7 @@ class KVCache:
     """
 
     def __init__(self, spec: Spec, k: Any, v: Any) -> None:
+        self._compute = spec.numbers.compute_format
         self.inputs = {n: spec.numbers.input_format(n) for n in ("q", "k", "v")}
         blank = np.zeros(np.shape(k)[1:] if np.ndim(k) == 3 else (1, 1), np.float32)
         self._problem = from_qkv(blank, k, v, self.inputs, 1.0, False, 0)
@@ -81,7 +81,7 @@ class KVCache:
             formats={**self._problem.formats, "q": fmt},
             low=np.zeros(count, np.int32),
             high=np.full(count, length, np.int32),
-            scale=softmax_scale(scale, rows.shape[2], BASES["f64"]),
+            scale=softmax_scale(scale, rows.shape[2], self._compute),
         )
 
     def run(

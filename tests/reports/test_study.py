@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,7 +20,7 @@ from reports.target import Target
 from reports.wording import classes, report_verdict
 from specs import load_platform, load_spec, parse_spec
 from specs.errors import InputError
-from specs.formats import BASES, Format
+from specs.formats import BASES
 from tests.reports import synthetic
 from verify.case import Case
 from verify.exact import exact_attention
@@ -116,37 +117,47 @@ def test_partitions_that_agree_share_a_strip() -> None:
     assert [s.visiting for s in found][4] == "scattered over the sequence"
 
 
+def exact(case: Case, spec: str = "walkthrough.triton") -> list[float]:
+    return exact_answer(case.problem(load_spec(spec))).midpoint.tolist()
+
+
 def test_exact_answer_rounds_values_on_entry_and_masks() -> None:
-    case = Case(
-        "m",
-        {
-            "scores": np.array([[0.0, 0.0, -np.inf]], np.float32),
-            "values": np.array([[1.0], [1 + 2**-9], [9.0]]),
-        },
-    )
-    assert float(exact_answer(case).midpoint[0]) == 1.0
-    causal = Case(
-        "c", {"scores": np.zeros((2, 2), np.float32), "values": np.array([[1.0], [3.0]])}, causal=True
-    )
-    assert exact_answer(causal).midpoint.tolist() == [1.0, 2.0]
-    qkv = Case(
-        "q",
-        {
-            "q": np.ones((2, 1), np.float32),
-            "k": np.zeros((2, 1, 1), np.float32),
-            "v": np.array([[[2.0]], [[4.0]]]),
-        },
-    )
-    assert exact_answer(qkv).midpoint.tolist() == [3.0, 3.0]
+    scores, values = np.array([[0.0, 0.0, -np.inf]], np.float32), np.array([[1.0], [1 + 2**-9], [9.0]])
+    assert exact(Case("m", {"scores": scores, "values": values})) == [1.0]
+    two = {"scores": np.zeros((2, 2), np.float32), "values": np.array([[1.0], [3.0]])}
+    assert exact(Case("c", two, causal=True)) == [1.0, 2.0]
+    assert exact(Case("c", two, context={"causal": 1})) == [1.0, 2.0]
+    qkv = {"q": np.ones((2, 1)), "k": np.zeros((2, 1, 1)), "v": np.array([[[2.0]], [[4.0]]])}
+    assert exact(Case("q", qkv)) == [3.0, 3.0]
+
+
+def test_exact_answer_sees_what_a_window_leaves() -> None:
+    """The last four of a hundred tokens of weight 1: the mean of 96, 97, 98 and 99."""
+    arrays = {"scores": np.zeros((1, 100), np.float32), "values": np.arange(100.0)[:, None]}
+    assert exact(Case("w", arrays, context={"window": 4})) == [97.5]
+
+
+def test_exact_answer_takes_f16_as_the_backends_do() -> None:
+    """q = 1 + 2**-10 is an f16 and no bf16; log 2 apart, the weights are 2 to 1 up to that last bit of q."""
+    q = np.array([[1 + 2**-10]], np.float16)
+    k = np.array([[[1.0]], [[0.0]]], np.float16)
+    v = np.array([[[1.0]], [[0.0]]], np.float16)
+    (got,) = exact(Case("h", {"q": q, "k": k, "v": v}, scale=1.0))
+    assert got == pytest.approx(1 / (1 + math.exp(-(1 + 2**-10))), rel=1e-15)
+    assert abs(got - 1 / (1 + math.exp(-1.0))) > 1e-4
+
+
+def test_exact_answer_runs_over_queries_before_heads() -> None:
+    """Two queries of two heads, keys 0: query i sees i + 1 tokens; the order is that of the output."""
+    v = np.array([[[1.0], [10.0]], [[3.0], [30.0]]])
+    qkv = {"q": np.ones((2, 2, 1)), "k": np.zeros((2, 2, 1)), "v": v}
+    assert exact(Case("o", qkv, causal=True)) == [1.0, 10.0, 2.0, 20.0]
 
 
 def test_the_exact_answer_of_a_wider_spec_keeps_its_inputs() -> None:
-    case = Case(
-        "w", {"scores": np.zeros((1, 2), np.float32), "values": np.array([[1.0], [1 + 2**-40]], np.float64)}
-    )
-    f64: dict[str, Format] = dict.fromkeys(("scores", "q", "k", "v"), BASES["f64"])
-    assert float(exact_answer(case, f64).midpoint[0]) == 1 + 2**-41
-    assert float(exact_answer(case).midpoint[0]) == 1.0
+    arrays = {"scores": np.zeros((1, 2), np.float32), "values": np.array([[1.0], [1 + 2**-40]])}
+    assert exact(Case("w", arrays), "walkthrough.dense") == [1 + 2**-41]
+    assert exact(Case("w", arrays)) == [1.0]
 
 
 def test_specs_with_other_inputs_are_named() -> None:
@@ -156,9 +167,9 @@ def test_specs_with_other_inputs_are_named() -> None:
     targets = [Target("T", load_spec("walkthrough.triton"), h200, "H200"), Target("W", wide, h200, "H200")]
     found = study(case, ABOUT, targets)
     assert any("test.wide rounds them to other formats" in n.text for n in found.notes)
-    assert "values to bf16" in found.exact.method
+    assert "values in bf16" in found.exact.method
     turned = study(case, ABOUT, targets[::-1])
-    assert "values to f32" in turned.exact.method
+    assert "values in f32" in turned.exact.method
     assert any("walkthrough.triton rounds them to other formats" in n.text for n in turned.notes)
 
 
@@ -181,7 +192,7 @@ def test_a_report_says_how_the_exact_answer_takes_its_inputs() -> None:
     shapes = {"q": (2, 4), "k": (9, 1, 4), "v": (9, 1, 4)}
     case = Case("q", {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
     said = study(case, ABOUT, targets).exact.method
-    assert "(q to bf16, k to bf16, values to bf16)" in said
+    assert "(q in bf16, k in bf16, values in bf16)" in said
     assert "q · k summed in float64, with an error below" in said
 
 

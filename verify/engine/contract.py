@@ -291,8 +291,9 @@ def ordered_scores(
                     acc = acc + _product(factor, term, zero)
                 return acc
 
-            start = jnp.zeros((chunk * tiles, heads, rows, LANES), jnp.float32)
-            acc = _loop(depth, deepen, start)
+            # A loop of one trip is inlined, and 0 + x with a known 0 dropped: -0 would not become +0.
+            start = lax.bitcast_convert_type(jnp.minimum(tokens, 0).astype(jnp.uint32), jnp.float32)
+            acc = _loop(depth, deepen, jnp.broadcast_to(start, (chunk * tiles, heads, rows, LANES)))
             return _put(out, acc, (first * tiles, 0, 0, 0))
 
         size = chunk * BLOCK

@@ -60,7 +60,7 @@ class Reducer:
             if not fused or exact:
                 zero = None if exact else arrays.zero
                 return contract.ordered_scores(q, keys, arrays.kv_len, exact=exact, zero=zero)
-        check = self._watch("k")
+        check = self._watch(n, "k")
         blocks, _, tiles, heads, _, _ = keys.shape
         start = jnp.broadcast_to(ops.constant(0.0), (blocks * tiles, heads, q.shape[1], LANES))
 
@@ -150,7 +150,7 @@ class Reducer:
                 return Val(sums.reshape(*self.axes.shape(outer), *sums.shape[1:]), (*outer, HEAD, ROW_AXIS))
         leaves = self.axes.front(Val(jnp.where(mask, data, -0.0), axes), over)
         start = self._start(n, frame, leaves.axes)
-        check = self._watch()
+        check = self._watch(n)
 
         def body(total: Array, leaf: Array) -> tuple[Array, None]:
             return ops.add(
@@ -180,15 +180,17 @@ class Reducer:
 
         return self._fold(n, start, (a.data, b.data, mask.data), leaf, formats)
 
-    def _watch(self, stored: str = "") -> bool:
-        """Whether each operation of a sum must look for subnormals itself: in f64, where no range was checked before.
+    def _watch(self, n: Reduce, stored: str = "") -> bool:
+        """Whether each operation of a sum must look for subnormals itself.
 
-        The values of ``stored`` (k or v) are taken as they lie, so their own range is looked at here.
+        So it is in f64, where no range was checked before, and after ``start=``, which may be finer than the
+        terms whose range was checked: their difference can be subnormal. The values of ``stored`` (k or v) are
+        taken as they lie, so in f64 their own range is looked at here.
         """
-        watch = isinstance(self.ops, F64)
-        if watch and stored:
+        double = isinstance(self.ops, F64)
+        if double and stored:
             self.ops.note(self.arrays.ranges[stored].low < F64.fmt.emin)
-        return watch
+        return double or (n.start is not None and isinstance(self.ops, F32))
 
     def _masked(self, val: Val, live: Val) -> Val:
         axes, (data, mask) = self.axes.together(val, live)
@@ -201,7 +203,7 @@ class Reducer:
         ops = self.ops
         fused = n.tree is not None and "fma" in n.tree.flags
         exact = exact_product(*formats, ops.fmt)
-        check = self._watch()
+        check = self._watch(n)
 
         def body(total: Array, xs: object) -> tuple[Array, None]:
             a, b, alive = leaf(xs)  # type: ignore[operator]
@@ -234,7 +236,7 @@ class Reducer:
                 return Val(
                     joined.reshape(*self.axes.shape(outer), *joined.shape[1:]), (*outer, HEAD, ROW_AXIS, DIM)
                 )
-        self._watch("v")
+        self._watch(n, "v")
         tokens = walker.cut(Val(arrays.tokens, (*walker.program.level_names, STEP, LANE)), frame)
         leaves, mask, where = (self.axes.front(v, over) for v in (w, live, tokens))
         start = self._start(n, frame, self.axes.union(leaves.axes, mask.axes, where.axes, (HEAD, DIM)))

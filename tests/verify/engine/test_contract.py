@@ -113,6 +113,20 @@ def values_rounded(w: jax.Array, values: jax.Array, steps: contract.Steps, zero:
     return contract.ordered_values(w, values, steps, exact=False, zero=zero)
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("dim", [1, 16, 17, 32])
+def test_a_sum_of_minus_zeros_is_plus_zero(dim: int, parallel: bool) -> None:
+    """The accumulator starts at +0, also where a loop of one trip lets the compiler see the first addition."""
+    q = np.full((1, 2, dim), -0.0, F32)
+    keys = contract.prepare_keys(np.ones((20, 1, dim), ml_dtypes.bfloat16), 512)
+
+    def score(q: jax.Array, keys: jax.Array, n: jax.Array) -> jax.Array:
+        return contract.natural(contract.ordered_scores(q, keys, n, parallel=parallel))
+
+    got = np.asarray(jax.jit(score)(q, keys, np.int32(20)))[:, :, :20]
+    same_bits(got, np.zeros((1, 2, 20), F32))
+
+
 @pytest.mark.parametrize(
     ("heads", "rows", "dim", "tokens", "capacity"),
     [

@@ -194,6 +194,35 @@ def test_a_sum_of_one_term_starts_at_plus_zero() -> None:
     check(body, 1, "f64")
 
 
+@pytest.mark.parametrize("line", ["sum(bf16(score), seq(), start=F)", "sum(bf16(score) * v, seq(), start=F)"])
+def test_a_start_finer_than_the_terms(line: str) -> None:
+    """1.0000001 x 2**-110 less 2**-110 is subnormal, though no term and no start is."""
+    body = (
+        '[levels]\ng = "tiles(8)"\n[token]\nscore = "select(visible, sum(q * k, seq()), -inf)"\n'
+        f'[g]\npart = "{line.replace("F", repr(float.fromhex("0x1.000002p-110")))}"\n'
+        '[row]\noutput = "sum(part, seq()) + sum(0 * v, seq())"\n'
+    )
+    s = spec(body)
+    scores = np.array([[-(2.0**-110)] + [0.0] * 7], np.float32)
+    run = engine(s, gpu(2), problem(s, scores=scores, values=np.ones((8, 1))))
+    assert_engine_is_oracle(run, [(0, 0)])
+    assert run.exact_path
+    assert float(run.outward("part").ravel()[0]) == 2.0**-133
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_minus_zeros_of_sixteen_elements_sum_to_plus_zero(heads: int) -> None:
+    """One step of the score kernel, in its single and its parallel form."""
+    s = spec('[token]\nscore = "sum(q * k, seq())"\n[row]\noutput = "max(score) + sum(0 * v, seq())"\n')
+    arrays = {
+        "q": np.full((6 * heads, 16), -0.0),
+        "k": np.ones((8, heads, 16)),
+        "v": np.ones((8, heads, 1)),
+    }
+    run = engine(s, gpu(2), problem(s, **arrays, scale=1.0))
+    assert not np.signbit(run.outward("score").astype(np.float64)).any()
+
+
 @pytest.mark.parametrize("depth", [1, 16, 33])
 def test_scores_of_any_depth(depth: int) -> None:
     lines = (
