@@ -7,7 +7,9 @@ from typing import Any
 
 from reports.contract import DecodeTraffic, TrafficRow, TrafficTime, TrafficView
 from reports.target import Target
-from specs import Platform
+from specs import Platform, load_spec
+from specs.bind import bind
+from specs.context import make_context
 from verify.partials import partial_fields
 from verify.traffic import (
     Layer,
@@ -46,7 +48,8 @@ def traffic_view(
 ) -> TrafficView:
     """The whole section: the issue's shape for dense and tiled, ``context`` for decode."""
     layers = [Layer(n) for n in lengths]
-    tiles = tile_count(Layer(64, q_heads=1, kv_heads=1, head_dim=16, q_block=16, kv_block=16))
+    small = small_tiles()
+    tiles = tile_count(small)
     shape = ", ".join(f"{name} {value}" for name, value in context.items())
     return TrafficView(
         assumption="32 heads, head_dim 128, 2-byte elements, 128 × 128 blocks, causal. Dense makes four passes "
@@ -62,13 +65,22 @@ def traffic_view(
             for p in platforms
             for layer in layers
         ),
-        tiles="At 64 tokens in 16 × 16 blocks one head of the dense algorithm stores "
+        tiles=f"At {small.tokens} tokens in {small.q_block} × {small.kv_block} blocks one head of the dense algorithm stores "
         f"{tiles.dense_elements:,} elements of scores and probabilities, the tiled one "
         f"{tiles.tiled_elements}: a score tile of "
         f"{tiles.tile_elements} elements stays on chip, and {tiles.tiles_visited} tiles are visited.",
         decode=tuple(decode_row(t, kv_len, context) for t in targets),
         decode_note=f"{kv_len:,} tokens, {shape}, 2-byte elements. Partials have the formats of each spec.",
     )
+
+
+def small_tiles() -> Layer:
+    """One head of 64 tokens in the blocks of ``walkthrough.tiled``."""
+    spec = load_spec("walkthrough.tiled")
+    context = make_context({"kv_len": 64, "sm_count": 1, "compute_capability": 0})
+    blocks = bind(spec, context).integers
+    q_block, kv_block = int(blocks["q_block"]), int(blocks["kv_block"])
+    return Layer(64, q_heads=1, kv_heads=1, head_dim=16, q_block=q_block, kv_block=kv_block)
 
 
 def bandwidth(platform: Platform) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,28 +12,17 @@ from specs.formats import Format
 from specs.grammar import parse_expr, parse_level
 from specs.infer import infer
 from specs.integers import Value, evaluate
-from specs.nodes import Cmp, LevelRule, Logic, Name, Node, Num, Op, Select, Tree
+from specs.nodes import Cmp, LevelRule, Logic, Name, Node, Num, Op, Select
 from specs.program import CONSTANTS, ROW, TOKEN, Level, Program, View
 
 if TYPE_CHECKING:
     from specs.loader import Spec
 
 TRUE, FALSE = Num("true"), Num("false")
-Line = tuple[str, Place]
 MAX_VIEW = 4096
+_FOLDED = frozenset({"+", "-", "*", "//", "%", "^", "min", "max", "ceildiv", "ceilpow2", "neg"})
 TypedLine = tuple[str, str, Node, Place]
 _ANY = LevelRule("tiles", (Num("1"),))
-
-
-@dataclass
-class _Draft:
-    """The lines of a spec after its variants, still as text."""
-
-    let: dict[str, Line] = field(default_factory=dict[str, Line])
-    constants: dict[str, Line] = field(default_factory=dict[str, Line])
-    levels: dict[str, Line] = field(default_factory=dict[str, Line])
-    state: dict[str, dict[str, Line]] = field(default_factory=dict[str, dict[str, Line]])
-    sections: dict[str, dict[str, Line]] = field(default_factory=dict[str, dict[str, Line]])
 
 
 def bind(
@@ -70,23 +59,16 @@ def _bind(
     formats: Mapping[str, Format],
 ) -> Program:
     options = _options(spec, options or {})
-    draft = _Draft(
-        let=_lines(spec, "let", spec.file.let),
-        constants=_lines(spec, "constants", spec.file.constants),
-        levels=_lines(spec, "levels", spec.file.levels),
-        state={s: _lines(spec, f"state.{s}", t) for s, t in spec.file.state.items()},
-        sections={s: _lines(spec, s, t) for s, t in spec.file.sections.items()},
-    )
+    known = {**context, **options}
     for number, variant in enumerate(spec.file.variants):
-        integers = _Integers({**context, **options}, draft.let)
-        place = spec.place(f"variant.{number}", "when")
-        if integers.evaluate(variant.when, place):
-            _apply(spec, draft, number, variant)
-    integers = _Integers({**context, **options}, draft.let)
-    resolver = _Resolver(integers, options, set(draft.constants))
+        if _Integers(known, spec).evaluate(variant.when, spec.place(f"variant.{number}", "when")):
+            spec = spec.with_variant(number)
+    integers = _Integers(known, spec)
+    resolver = _Resolver(integers, options, set(spec.file.constants))
     levels: list[Level] = []
     views: dict[str, View] = {}
-    for name, (text, place) in draft.levels.items():
+    for name, text in spec.levels.items():
+        place = spec.place("levels", name)
         rule = parse_level(text, place)
         if rule.kind == "view":
             views[name] = resolver.view(name, rule, place)
@@ -100,26 +82,24 @@ def _bind(
             remedy="say compute = and inputs =",
         )
     inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
-    lines: list[tuple[str, str, Node, Place]] = []
-    for name, (text, place) in draft.constants.items():
-        lines.append((CONSTANTS, name, resolver.expression(text, place), place))
-    names = [level.name for level in levels]
-    for section in (TOKEN, *reversed(names), ROW):
-        for name, (text, place) in draft.sections.get(section, {}).items():
-            lines.append((section, name, resolver.expression(text, place), place))
-    for section, table in draft.sections.items():
-        if section not in (TOKEN, ROW, *names) and table:
-            _, place = next(iter(table.values()))
+
+    def resolved(section: str, table: str, entries: Mapping[str, str]) -> list[TypedLine]:
+        places = {name: spec.place(table, name) for name in entries}
+        return [(section, n, resolver.expression(text, places[n]), places[n]) for n, text in entries.items()]
+
+    sections = (TOKEN, *(level.name for level in reversed(levels)), ROW)
+    lines = resolved(CONSTANTS, CONSTANTS, spec.file.constants)
+    for section in sections:
+        lines += resolved(section, section, spec.sections.get(section, {}))
+    for section, table in spec.sections.items():
+        if section not in sections and table:
+            place = spec.place(section, next(iter(table)))
             raise SpecError(
                 f"section [{section}] is neither token, row nor a level",
                 place=Place(place.file, place.line),
-                remedy=did_you_mean(section, (TOKEN, ROW, *names)),
+                remedy=did_you_mean(section, sections),
             )
-    starts = [
-        (scope, name, resolver.expression(text, place), place)
-        for scope, table in draft.state.items()
-        for name, (text, place) in table.items()
-    ]
+    starts = [x for scope, table in spec.file.state.items() for x in resolved(scope, f"state.{scope}", table)]
     typed = _typed(
         spec.name,
         numbers.compute_format,
@@ -129,8 +109,8 @@ def _bind(
         tuple(lines),
         tuple(starts),
     )
-    known = {**options, **{n: integers[n] for n in draft.let}}
-    return replace(typed, levels=tuple(levels), integers=known)
+    shown = {**options, **{n: integers[n] for n in spec.file.let}}
+    return replace(typed, levels=tuple(levels), integers=shown)
 
 
 @lru_cache(maxsize=512)
@@ -148,10 +128,6 @@ def _typed(
     return infer(blank, list(lines), list(starts))
 
 
-def _lines(spec: Spec, table: str, entries: Mapping[str, Any]) -> dict[str, Line]:
-    return {name: (str(text), spec.place(table, name)) for name, text in entries.items()}
-
-
 def _options(spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = dict(spec.file.options)
     for name, value in given.items():
@@ -166,42 +142,13 @@ def _options(spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _apply(spec: Spec, draft: _Draft, number: int, variant: Any) -> None:
-    """Replace, add and drop the lines that a variant names."""
-
-    def lines(table: str, entries: Mapping[str, Any]) -> dict[str, Line]:
-        return _lines(spec, f"variant.{number}.{table}", entries)
-
-    draft.let.update(lines("let", variant.let))
-    draft.constants.update(lines("constants", variant.constants))
-    draft.levels.update(lines("levels", variant.levels))
-    for scope, entries in variant.state.items():
-        draft.state.setdefault(scope, {}).update(lines(f"state.{scope}", entries))
-    for section, entries in variant.sections.items():
-        draft.sections.setdefault(section, {}).update(lines(section, entries))
-    dropped: set[str] = set()
-    tables = (draft.let, draft.constants, draft.levels, *draft.state.values(), *draft.sections.values())
-    for table in tables:
-        for name in variant.drop:
-            if table.pop(name, None) is not None:
-                dropped.add(name)
-    missing = sorted(set(variant.drop) - dropped)
-    if missing:
-        place = spec.place(f"variant.{number}", "drop")
-        known = {n for t in draft.sections.values() for n in t}
-        raise SpecError(
-            f"drop names '{missing[0]}', which is no line",
-            place=place,
-            remedy=did_you_mean(missing[0], known),
-        )
-
-
 class _Integers(Mapping[str, Value]):
     """Values of the context and, lazily and in any order, of ``[let]``."""
 
-    def __init__(self, known: Mapping[str, Value], let: Mapping[str, Line]) -> None:
+    def __init__(self, known: Mapping[str, Value], spec: Spec) -> None:
         self._known = dict(known)
-        self._let = let
+        self._spec = spec
+        self._let = spec.file.let
         self._busy: set[str] = set()
         self._done: dict[str, Value] = {}
 
@@ -212,12 +159,12 @@ class _Integers(Mapping[str, Value]):
         if name in self._done:
             return self._done[name]
         if name in self._let:
-            text, place = self._let[name]
+            place = self._spec.place("let", name)
             if name in self._busy:
                 raise SpecError(f"'{name}' depends on itself", place=place, remedy="break the cycle in [let]")
             self._busy.add(name)
             try:
-                self._done[name] = self.evaluate(text, place)
+                self._done[name] = self.evaluate(self._let[name], place)
                 return self._done[name]
             finally:
                 self._busy.discard(name)
@@ -309,19 +256,10 @@ class _Resolver:
                 return neutral if not left else left[0] if len(left) == 1 else replace(n, args=left)
             case Cmp(left=Num(bits=None), right=Num(bits=None)) if _whole(n.left) and _whole(n.right):
                 return TRUE if evaluate(n, {}, Place("")) else FALSE
-            case Op(op=op, args=args, format=None) if all(_whole(a) for a in args) and op not in (
-                "/",
-                "exp",
-                "log",
-            ):
-                if op in ("+", "-", "*", "//", "%", "^", "min", "max", "ceildiv", "ceilpow2", "neg"):
-                    value = evaluate(n, {}, Place(""))
-                    return (
-                        Num(str(value), at=n.at)
-                        if int(value) >= 0
-                        else Op("neg", (Num(str(-int(value)), at=n.at),), at=n.at)
-                    )  # type: ignore[arg-type]
-                return n
+            case Op(op=op, args=args, format=None) if op in _FOLDED and all(_whole(a) for a in args):
+                value = int(evaluate(n, {}, Place("")))
+                number = Num(str(abs(value)), at=n.at)
+                return number if value >= 0 else Op("neg", (number,), at=n.at)
             case _:
                 return n
 
@@ -348,6 +286,3 @@ def _whole(n: Node) -> bool:
     if isinstance(n, Op) and n.op == "neg":
         return _whole(n.args[0])
     return isinstance(n, Num) and n.bits is None and (n.text.isdigit() or n.text.startswith("'"))
-
-
-__all__ = ["FALSE", "TRUE", "Tree", "bind"]

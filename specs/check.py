@@ -31,7 +31,6 @@ def parse_line(section: str, text: str, where: tuple[Document, Path] | None, ori
 
     Raises:
         SpecError: a syntax error, with its column in the file.
-
     """
     parse: Callable[[str, Place], Node] = parse_level if section.endswith("levels") else parse_expr
     if where is None:
@@ -49,7 +48,6 @@ def check_spec(file: SpecFile, places: Where, origin: str, *, variants: bool = T
 
     Raises:
         SpecError: all that was found, in one error.
-
     """
     errors = list(_Checker(file, places, origin).errors(variants))
     if errors:

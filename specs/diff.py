@@ -36,7 +36,6 @@ class DiffLine:
         b: its text in the second spec, or None.
         section_a: the section in the first spec, such as the level's own name.
         section_b: the section in the second spec.
-
     """
 
     role: str

@@ -56,7 +56,6 @@ def resolve(name: str, what: str = "spec", *, base: Path | None = None, but: Pat
 
     Raises:
         SpecError: no such name, with the closest one.
-
     """
     if not name or "\0" in name:
         raise SpecError(

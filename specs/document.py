@@ -47,7 +47,6 @@ def parse_document(text: str, name: str) -> Document:
 
     Raises:
         SpecError: TOML syntax, with line and column.
-
     """
     try:
         data = tomllib.loads(text)
@@ -79,7 +78,6 @@ def read_document(path: FilePath) -> Document:
 
     Raises:
         SpecError: the file is missing, not a file, too large, not UTF-8 or not TOML.
-
     """
     name = str(path)
     try:
@@ -135,7 +133,6 @@ def validate(
 
     Raises:
         SpecError: what the model refuses; unknown keys come with "did you mean".
-
     """
     try:
         return model.model_validate(document.data)

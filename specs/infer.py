@@ -382,8 +382,16 @@ class _Inference:
             raise self._fail(n, place, f"'{n.state}' is no state", did_you_mean(n.state, self.states))
         state = self.states[n.state]
         fmt = self.formats.get(n.state, self.program.compute)
+        if section == TOKEN:
+            word = "last" if isinstance(n, Last) else "prev"
+            raise self._fail(
+                n,
+                place,
+                f"{word}({n.state}) in [token], which no state reaches",
+                f"move the line to [{state.section}]",
+            )
         if isinstance(n, Last):
-            if section in self._within(state.section) or section == TOKEN:
+            if section in self._within(state.section):
                 raise self._fail(
                     n, place, f"last({n.state}) inside the fold of {n.state}", f"write prev({n.state})"
                 )

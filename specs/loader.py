@@ -36,7 +36,6 @@ class Spec:
         file: the tables, as pydantic models.
         origin: the path it was read from, or what its text was called.
         warnings: sentences for the user, such as that this file hides another of the same name.
-
     """
 
     file: SpecFile
@@ -75,7 +74,6 @@ class Spec:
                 ``numbers``, ``state.SCOPE`` or ``variant.N.SECTION``; ``variant.N`` with name ``when``.
             name: the site or key.
             at: offset into the text of the line (`Node.at`).
-
         """
         found = self.places.get((section, name))
         return Place(self.origin) if found is None else found[0].char(found[1], at)
@@ -85,7 +83,6 @@ class Spec:
 
         Raises:
             KeyError: there is no such line.
-
         """
         return self._parsed(section, name, self.text(section, name))
 
@@ -100,7 +97,6 @@ class Spec:
 
         Raises:
             KeyError: there is no such line.
-
         """
         head, _, rest = section.partition(".")
         if head == "variant":
@@ -132,7 +128,6 @@ class Spec:
 
         Raises:
             SpecError: the result is contradictory, such as one site in two sections.
-
         """
         file, places = apply_variant(self.file, self.places, number)
         out = Spec(file, self.origin, self.warnings, MappingProxyType(places))
@@ -160,7 +155,6 @@ def load_spec(name_or_path: str | FilePath) -> Spec:
 
     Raises:
         SpecError: with place, cause and remedy, whatever is wrong with the name, the file or its text.
-
     """
     found = resolve(str(name_or_path), base=None)
     path = found.path
@@ -182,7 +176,6 @@ def parse_spec(text: str, name: str = "<text>") -> Spec:
 
     Raises:
         SpecError: as `load_spec`.
-
     """
     return _build(parse_document(text, name), None)
 

@@ -36,6 +36,5 @@ def load_model(name_or_path: str | Path) -> ModelShape:
 
     Raises:
         SpecError: unknown name, or a file that is not a model.
-
     """
     return load_file(ModelShape, name_or_path, "model")

@@ -65,7 +65,6 @@ class Platform(NamedFile):
         memory_gb: the vendor's capacity, in 10**9 bytes.
         dot_product: the arithmetic of `mma` trees.
         special_functions: the model of ``mufu.*``; ``mufu``: tables of the special-function unit.
-
     """
 
     sm_count: Positive
@@ -102,7 +101,6 @@ def load_file(model: type[File], name_or_path: str | Path, what: str) -> File:
 
     Raises:
         SpecError: with place, cause and remedy.
-
     """
     found = resolve(str(name_or_path), what)
     document = read_document(found.path)
@@ -121,7 +119,6 @@ def load_platform(name_or_path: str | Path) -> Platform:
 
     Raises:
         SpecError: unknown name, or a file that is not a platform (``sm_count = 0`` among them).
-
     """
     return load_file(Platform, name_or_path, "platform")
 
@@ -137,7 +134,6 @@ def resolve_requested(name: str, platform: Platform) -> str:
     Raises:
         SpecError: nothing of that name can be asked for.
         UnsupportedError: it runs on this platform with a kernel that no spec describes.
-
     """
     table = load_requested()
     if name not in table:

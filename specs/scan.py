@@ -60,7 +60,6 @@ def scan(text: str) -> Scan:
 
     Raises:
         ValueError: the text is not TOML (the position is in the message).
-
     """
     scanner = _Scanner(text.replace("\r\n", "\n"))
     scanner.document()

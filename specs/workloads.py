@@ -18,7 +18,6 @@ class Range(Frozen):
         depth: tokens in the KV cache where the message begins.
         tokens: how many tokens the message has.
         content: what it consists of, in words.
-
     """
 
     conversation: Line
@@ -44,6 +43,5 @@ def load_workload(name_or_path: str | Path) -> Workload:
 
     Raises:
         SpecError: unknown name, or a file that is not a workload.
-
     """
     return load_file(Workload, name_or_path, "workload")

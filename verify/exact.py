@@ -28,7 +28,6 @@ class Enclosure:
 
     Attributes:
         balls: object array of `flint.arb`.
-
     """
 
     balls: NDArray[np.object_]
@@ -76,7 +75,6 @@ def exact_attention(scores: ArrayLike, values: ArrayLike, bits: int = BITS) -> E
 
     Raises:
         InputError: shapes do not fit, a score is NaN or +inf, or a value is not finite.
-
     """
     s, v = _scores(scores), np.asarray(values, dtype=np.float64)
     if v.ndim != 2 or v.shape[0] != s.shape[-1]:
@@ -109,7 +107,6 @@ def exact_lse(scores: ArrayLike, bits: int = BITS) -> Enclosure:
 
     Raises:
         InputError: a score is NaN or +inf.
-
     """
     s = _scores(scores)
     out: NDArray[np.object_] = np.empty(s.shape[:-1], dtype=np.object_)
@@ -137,7 +134,6 @@ def error_in_ulps(values: ArrayLike, exact: Enclosure, fmt: Format) -> Floats:
 
     Raises:
         InputError: the shapes differ, or ``fmt`` is ``real``.
-
     """
     require_storable(fmt)
     given = np.asarray(values, dtype=np.float64)

@@ -113,7 +113,6 @@ class BallArithmetic(Reals):
 
         Raises:
             UndecidedError: the ball holds no number, as after 0/0.
-
         """
         if x.is_nan():
             raise UndecidedError("isnan() of an indeterminate ball", remedy="evaluate at a higher precision")
@@ -140,7 +139,6 @@ def enclose(
 
     Raises:
         UndecidedError: a comparison is undecided even then: its sides may be equal.
-
     """
     while True:
         try:

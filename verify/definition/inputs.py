@@ -31,7 +31,6 @@ class RowInputs:
         feed: values of sites from outside. The array has the axes of the site in canonical order, but one
             axis of token numbers in place of the levels and ``token`` where the site has a value for each
             token: a score is ``[token]``. float64 values of the site's format, or objects of the arithmetic.
-
     """
 
     q: Floats | None = None
@@ -66,7 +65,6 @@ def check_inputs(program: Program, plan: Plan, inputs: RowInputs) -> None:
 
     Raises:
         InputError: a shape, a name or a value is wrong; an element is no value of its format.
-
     """
     n = plan.kv_len
     shapes = {"q": (inputs.depth,), "k": (n, inputs.depth), "v": (n, inputs.dim)}

@@ -28,7 +28,6 @@ class Layout:
         plan: its partition.
         depth: elements of q and k.
         dim: output columns.
-
     """
 
     def __init__(self, program: Program, plan: Plan, depth: int, dim: int) -> None:
@@ -85,7 +84,6 @@ class Layout:
 
         Returns:
             one tuple for each position, its numbers in the order of ``over``.
-
         """
         chain = self.around(self.deepest(axes | set(over)))
         nested: list[Point] = [()]

@@ -60,7 +60,6 @@ class RationalArithmetic(Reals):
 
         Raises:
             UnsupportedError: NaN, which no rational is.
-
         """
         if x != x:
             raise UnsupportedError("NaN is no rational", remedy="evaluate with ScalarArithmetic")

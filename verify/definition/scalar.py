@@ -75,7 +75,6 @@ class ScalarArithmetic(Decided):
 
         Raises:
             SpecError: the pattern is wider than the format.
-
         """
         dtype = word_dtype(_stored(fmt))
         if bits >> (8 * dtype.itemsize):
@@ -91,7 +90,6 @@ class ScalarArithmetic(Decided):
 
         Raises:
             UnsupportedError: the function has no scalar definition yet.
-
         """
         if op in _EXACT:
             return _EXACT[op]
@@ -139,7 +137,6 @@ def rounder(fmt: Format) -> Callable[[float], float]:
 
     Raises:
         UnsupportedError: ``fmt`` is ``real``.
-
     """
     fmt = _stored(fmt)
     if fmt == _F64:

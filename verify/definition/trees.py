@@ -58,7 +58,6 @@ def build(tree: Tree, operations: Operations, *, pairs: bool) -> Fold:
     Raises:
         UnsupportedError: ``mma`` or ``any``.
         SpecError: a fused tree over terms that are no products, or lanes that butterfly strides do not join.
-
     """
     inner = _build(tree, operations, pairs)
 

@@ -37,7 +37,6 @@ class Walker:
 
     Raises:
         InputError: the inputs do not fit the program or the plan.
-
     """
 
     def __init__(self, program: Program, plan: Plan, inputs: RowInputs, arithmetic: Arithmetic[Any]) -> None:
@@ -65,7 +64,6 @@ class Walker:
         Raises:
             InputError: no such site, or nothing stands at the index.
             UnsupportedError: the value needs something that is not evaluated yet; the place says which line.
-
         """
         slots = self.index(index or {})
         if not self.layout.exists(self.site(site).type.axes, slots):
@@ -79,7 +77,6 @@ class Walker:
 
         Raises:
             InputError: there is none.
-
         """
         if name not in self.program.sites:
             raise InputError(
@@ -92,7 +89,6 @@ class Walker:
 
         Raises:
             InputError: an axis is unknown.
-
         """
         slots: Index = [None] * (self.it + 1)
         for axis, i in where.items():
@@ -173,7 +169,6 @@ def evaluate(
     Raises:
         InputError: the inputs do not fit, or there is no such site or column.
         UnsupportedError: a site needs something that is not evaluated yet; the place says which line.
-
     """
     walker = Walker(program, plan, inputs, arithmetic)
     columns = list(range(inputs.dim)) if dims is None else list(dims)

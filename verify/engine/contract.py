@@ -73,7 +73,6 @@ class Steps:
         count: int32 [G], steps of the group; padding groups have 0.
         groups: int32 scalar, number of groups that exist.
         aligned: every step starts at a multiple of `LANES` (static: it selects a cheaper `to_plan`).
-
     """
 
     start: Any
@@ -105,7 +104,6 @@ def steps_from_plan(
 
     Raises:
         ValueError: if the padded sizes are too small.
-
     """
     sizes = np.array([len(t) for t in tokens], np.int64)
     flat = np.concatenate([np.asarray(t, np.int64) for t in tokens]) if len(tokens) else np.zeros(0, np.int64)
@@ -157,7 +155,6 @@ def prepare_keys(k: np.ndarray, capacity: int) -> np.ndarray:
 
     Returns:
         uint16 or f32 [C / 512, D / 16, 32, H, 16 (d), 16 (token)], zeros in padding.
-
     """
     source = _storage(k)
     tokens, heads, dim = source.shape
@@ -181,7 +178,6 @@ def prepare_values(v: np.ndarray, capacity: int) -> np.ndarray:
 
     Returns:
         uint16 or f32 [C + 16, H, D / 16, 16], zeros in padding (so that a step may overhang the end).
-
     """
     source = _storage(v)
     tokens, heads, dim = source.shape
@@ -269,7 +265,6 @@ def ordered_scores(
 
     Returns:
         f32 tiles [C / 16, H, R, 16].
-
     """
     zero = _check_exact(exact, zero)
     blocks, depth, tiles, heads, _, _ = keys.shape
@@ -343,7 +338,6 @@ def ordered_values(
 
     Returns:
         f32 [G, H, D / 16, R, 16]; `join_values` makes it [G, H, R, D]. Groups past ``steps.groups`` hold 0.
-
     """
     zero = _check_exact(exact, zero)
     groups, _, heads, rows, _ = weights.shape
@@ -390,7 +384,6 @@ def ordered_sums(weights: jax.Array, steps: Steps) -> jax.Array:
 
     Returns:
         f32 [G, H, R]; groups past ``steps.groups`` hold 0.
-
     """
     groups, _, heads, rows, _ = weights.shape
 
