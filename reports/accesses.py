@@ -65,7 +65,7 @@ def traffic_view(
             for p in platforms
             for layer in layers
         ),
-        tiles=f"At {small.tokens} tokens in {small.q_block} × {small.kv_block} blocks one head of the dense algorithm stores "
+        tiles=f"At {small.tokens} tokens in {small.q_block} × {small.kv_block} blocks one head of the dense algorithm keeps "
         f"{tiles.dense_elements:,} elements of scores and probabilities, the tiled one "
         f"{tiles.tiled_elements}: a score tile of "
         f"{tiles.tile_elements} elements stays on chip, and {tiles.tiles_visited} tiles are visited.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from specs.dot_products import DotProduct
 from specs.errors import Place, SpecError, did_you_mean
 from specs.formats import Format
 from specs.grammar import parse_expr, parse_level
@@ -30,6 +31,7 @@ def bind(
     context: Mapping[str, int | str],
     options: Mapping[str, Any] | None = None,
     formats: Mapping[str, Format] | None = None,
+    dot_products: tuple[DotProduct, ...] = (),
 ) -> Program:
     """The typed program of ``spec`` in ``context``.
 
@@ -38,12 +40,14 @@ def bind(
         context: every name of `specs.context.CONTEXT` with its value (`make_context`).
         options: values for names of the spec's ``[options]``.
         formats: formats in which inputs come, where they differ from those that the spec declares.
+        dot_products: the platform's, for ``mma`` trees.
 
     Raises:
         SpecError: with file:line:column where a line of the spec is at fault.
     """
     try:
-        return _bind(spec, context, options, formats or {})
+        program = _bind(spec, context, options, formats or {})
+        return replace(program, dot_products=dot_products)
     except RecursionError:
         raise SpecError(
             f"lines of {spec.name} refer to each other too deeply",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from specs.discover import resolve
 from specs.document import read_document, validate
+from specs.dot_products import DotProduct
 from specs.errors import SpecError, UnsupportedError, did_you_mean
 from specs.schema import Frozen, Line, RefusalError, SpecName
 
@@ -33,20 +34,6 @@ class NamedFile(Frozen):
     source: Annotated[tuple[Reference, ...], Field(strict=False, max_length=32)] = ()
 
 
-class DotProduct(Frozen):
-    """The tensor core's dot product: 16-bit inputs, an f32 accumulator, truncated fused sums.
-
-    ``fused_length`` products and the accumulator are aligned to the largest exponent, but at least to
-    ``exponent_floor``; each is truncated to ``fraction_bits`` fraction bits; the exact sum is rounded once by
-    ``output_rounding`` (rz: toward zero, rne: to nearest even). Longer dot products chain.
-    """
-
-    fused_length: Annotated[int, Field(ge=1, le=64)]
-    fraction_bits: Annotated[int, Field(ge=10, le=64)]
-    exponent_floor: Annotated[int, Field(ge=-400, le=0)]
-    output_rounding: Literal["rz", "rne"]
-
-
 def _capability(value: int) -> int:
     if not 50 <= value < 200:
         raise RefusalError(
@@ -63,7 +50,7 @@ class Platform(NamedFile):
         compute_capability: major * 10 + minor, as 90 for 9.0.
         memory_bandwidth_gb_s: the vendor's figure, in 10**9 bytes per second.
         memory_gb: the vendor's capacity, in 10**9 bytes.
-        dot_product: the arithmetic of `mma` trees.
+        dot_products: the arithmetic of ``mma`` trees, by instruction and input format.
         special_functions: the model of ``mufu.*``; ``mufu``: tables of the special-function unit.
     """
 
@@ -71,7 +58,9 @@ class Platform(NamedFile):
     compute_capability: Annotated[int, AfterValidator(_capability)]
     memory_bandwidth_gb_s: Annotated[float, Field(gt=0, le=1e6, strict=False)]
     memory_gb: Annotated[float, Field(gt=0, le=1e5, strict=False)]
-    dot_product: DotProduct
+    dot_products: Annotated[
+        tuple[DotProduct, ...], Field(alias="dot_product", strict=False, max_length=32)
+    ] = ()
     special_functions: Literal["mufu"] = "mufu"
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specs.dot_products import DotProduct
 from specs.errors import Place
 from specs.formats import Format
 from specs.nodes import LevelRule, Node
@@ -82,6 +83,7 @@ class Program:
         sites: values by name, in the order of the file, constants first.
         integers: values of ``[let]`` and of options, for display.
         types: the type of every node below every site.
+        dot_products: the platform's tensor-core arithmetic, for ``mma`` trees.
     """
 
     spec: str
@@ -95,6 +97,7 @@ class Program:
         default_factory=dict[str, int | bool | float | str]
     )
     types: Mapping[Node, Type] = field(default_factory=dict[Node, Type], repr=False)
+    dot_products: tuple[DotProduct, ...] = ()
 
     @property
     def level_names(self) -> tuple[str, ...]:

@@ -334,7 +334,7 @@ class Run:
         context = make_context(full, place=f"{spec.name} on {platform.name}")
         _agree(context, problem)
         formats = {n: f for n, f in problem.formats.items() if n in ("q", "k", "v")}
-        program = bind(spec, context, options, formats)
+        program = bind(spec, context, options, formats, platform.dot_products)
         plan = plan_program(program, context)
         depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
         scalars = {

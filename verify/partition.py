@@ -107,7 +107,8 @@ def plan(spec: Spec, platform: Platform, *, options: Mapping[str, Any] | None = 
     """
     given = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **context}
     values = make_context(given, place=f"{spec.name} on {platform.name}")
-    return plan_program(bind(spec, values, options), values)
+    program = bind(spec, values, options, dot_products=platform.dot_products)
+    return plan_program(program, values)
 
 
 def plan_ragged(

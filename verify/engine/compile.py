@@ -47,7 +47,9 @@ def structure(program: Program) -> tuple[Any, ...]:
     """A hashable summary of what the array walker reads of a program."""
     sites = tuple((s.name, s.section, s.expr, s.type) for s in program.sites.values())
     states = tuple((s.name, s.scope, s.start, s.section, s.levels) for s in program.states.values())
-    return (program.compute, tuple(program.inputs.items()), program.level_names, sites, states)
+    views = tuple(program.views.items())
+    inputs = tuple(program.inputs.items())
+    return (program.compute, inputs, program.level_names, views, sites, states, program.dot_products)
 
 
 @lru_cache(maxsize=256)
