@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from specs.context import INPUT_FORMATS
 from specs.dot_products import DotProduct
-from specs.errors import Place, SpecError, did_you_mean
+from specs.errors import Place, SpecError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.grammar import parse_expr, parse_level
 from specs.infer import infer
@@ -44,6 +45,7 @@ def bind(
 
     Raises:
         SpecError: with file:line:column where a line of the spec is at fault.
+        UnsupportedError: the kernel does not take this shape, platform or input (``[[require]]``).
     """
     try:
         program = _bind(spec, context, options, formats or {})
@@ -63,11 +65,21 @@ def _bind(
     formats: Mapping[str, Format],
 ) -> Program:
     options = _options(spec, options or {})
-    known = {**context, **options}
+    numbers = spec.file.numbers
+    if numbers is None:
+        raise SpecError(
+            f"{spec.name} has no [numbers]",
+            place=spec.place("numbers", ""),
+            remedy="say compute = and inputs =",
+        )
+    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
+    words = {word: inputs[word[0]].base for word in INPUT_FORMATS}
+    known = {**context, **words, **options}
     for number, variant in enumerate(spec.file.variants):
         if _Integers(known, spec).evaluate(variant.when, spec.place(f"variant.{number}", "when")):
             spec = spec.with_variant(number)
     integers = _Integers(known, spec)
+    _require(spec, integers, context)
     resolver = _Resolver(integers, options, set(spec.file.constants))
     levels: list[Level] = []
     views: dict[str, View] = {}
@@ -78,14 +90,6 @@ def _bind(
             views[name] = resolver.view(name, rule, place)
         else:
             levels.append(Level(name, resolver.level(rule, place)))
-    numbers = spec.file.numbers
-    if numbers is None:
-        raise SpecError(
-            f"{spec.name} has no [numbers]",
-            place=spec.place("numbers", ""),
-            remedy="say compute = and inputs =",
-        )
-    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
 
     def resolved(section: str, table: str, entries: Mapping[str, str]) -> list[TypedLine]:
         places = {name: spec.place(table, name) for name in entries}
@@ -115,6 +119,17 @@ def _bind(
     )
     shown = {**options, **{n: integers[n] for n in spec.file.let}}
     return replace(typed, levels=tuple(levels), integers=shown)
+
+
+def _require(spec: Spec, integers: _Integers, context: Mapping[str, int | str]) -> None:
+    """Refuse a shape, platform or input that the kernel does not take."""
+    for n, require in enumerate(spec.file.requires):
+        place = spec.place(f"require.{n}", "that")
+        if integers.evaluate(require.that, place):
+            continue
+        names = dict.fromkeys(x.id for x in parse_expr(require.that, place).walk() if isinstance(x, Name))
+        found = ", ".join(f"{name} = {integers[name]}" for name in names if name in integers)
+        raise UnsupportedError(f"{spec.name} does not take {found}", place=place, remedy=require.message)
 
 
 @lru_cache(maxsize=512)

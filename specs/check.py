@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from specs.context import CONTEXT
+from specs.context import CONTEXT, INPUT_FORMATS
 from specs.document import Document, collect
 from specs.errors import Place, SpecError, did_you_mean
 from specs.grammar import parse_expr, parse_level
@@ -76,6 +76,8 @@ class _Checker:
     def errors(self, variants: bool) -> Iterator[SpecError]:
         yield from self.whole()
         yield from self.lines(self.file, "")
+        for n, require in enumerate(self.file.requires):
+            yield from self.line(f"require.{n}", "that", require.that, integer=True)
         if variants:
             for n, variant in enumerate(self.file.variants):
                 yield from self.line(f"variant.{n}", "when", variant.when, integer=True)
@@ -119,7 +121,7 @@ class _Checker:
                         place=self.at(section, name),
                         remedy="a name means one thing: rename one of them, or drop it first",
                     )
-                elif name in CONTEXT or name in GIVEN:
+                elif name in CONTEXT or name in INPUT_FORMATS or name in GIVEN:
                     yield SpecError(
                         f"'{name}' is given to every spec",
                         place=self.at(section, name),
@@ -182,7 +184,7 @@ class _Checker:
         except SpecError as error:
             yield error
             return
-        known = {*CONTEXT, *self.file.options, *self.integers}
+        known = {*CONTEXT, *INPUT_FORMATS, *self.file.options, *self.integers}
         if not integer:
             known |= {*GIVEN, *self.constants, *self.sites}
         for inner, extra in _walk(node, frozenset()):

@@ -48,6 +48,9 @@ CONTEXT: dict[str, Variable] = {
     "fork": Variable("which fork of the kernel: 'dao' or 'vllm'", "'dao'"),
 }
 
+#: Words that `bind` adds: the formats in which the inputs come, such as ``'bf16'``.
+INPUT_FORMATS = ("q_format", "k_format", "v_format")
+
 
 def make_context(given: Mapping[str, object], *, place: str = "context") -> dict[str, Value]:
     """Check ``given`` and fill in defaults.

@@ -113,6 +113,7 @@ def _title(line: DiffLine) -> str:
 def diff(a: Spec, b: Spec) -> SpecDiff:
     """The difference of two specs, before any variant is applied; variants are matched by their condition."""
     lines = [*_pairs("numbers", _numbers(a), _numbers(b)), *_pairs("options", _options(a), _options(b))]
+    lines += _pairs("require", _requires(a), _requires(b))
     lines += _tables(a.file, b.file, a.levels, b.levels, a.sections, b.sections, "")
     theirs = {v.when: v for v in b.file.variants}
     for variant in a.file.variants:
@@ -231,7 +232,12 @@ def _parsed(text: str) -> Node | None:
 
 
 def _numbers(spec: Spec) -> dict[str, str]:
-    return {"compute": spec.numbers.compute, **spec.numbers.inputs.model_dump(exclude_none=True)}
+    taken = {f"accepts {k}": ", ".join(v) for k, v in spec.numbers.accepts.model_dump().items() if v}
+    return {"compute": spec.numbers.compute, **spec.numbers.inputs.model_dump(exclude_none=True), **taken}
+
+
+def _requires(spec: Spec) -> dict[str, str]:
+    return {r.that: r.message for r in spec.file.requires}
 
 
 def _options(spec: Spec) -> dict[str, str]:

@@ -41,6 +41,8 @@ def index(file: SpecFile, document: Document) -> Places:
     add("", ("name", "status", "summary", "extends", "drop"), ())
     add("numbers", ("compute", "inputs"), ("numbers",))
     add("options", file.options, ("options",))
+    for n in range(len(file.requires)):
+        add(f"require.{n}", ("that", "message"), ("require", n))
     lines(file, "", ())
     for n, variant in enumerate(file.variants):
         add(f"variant.{n}", ("when", "drop"), ("variant", n))
@@ -62,7 +64,8 @@ def extend(
 ) -> tuple[SpecFile, Places]:
     """``child`` laid over ``base``, which it extends.
 
-    Name, status and summary are the child's; sources of both are kept; the child's variants come last.
+    Name, status and summary are the child's; sources and requirements of both are kept; the child's variants
+    come last.
     """
     update = _over(base, child)
     update |= {
@@ -73,20 +76,20 @@ def extend(
         "sources": (*child.sources, *(s for s in base.sources if s not in child.sources)),
         "numbers": child.numbers or base.numbers,
         "options": {**{k: v for k, v in base.options.items() if k not in child.drop}, **child.options},
+        "requires": (*base.requires, *child.requires),
         "variants": (*base.variants, *child.variants),
     }
-    shifted = {
-        (_shift(section, len(base.variants)), name): at for (section, name), at in child_places.items()
-    }
+    by = {"variant": len(base.variants), "require": len(base.requires)}
+    shifted = {(_shift(section, by), name): at for (section, name), at in child_places.items()}
     return base.model_copy(update=update), {**base_places, **shifted}
 
 
-def _shift(section: str, by: int) -> str:
+def _shift(section: str, by: Mapping[str, int]) -> str:
     head, _, rest = section.partition(".")
-    if head != "variant":
+    if head not in by:
         return section
     number, dot, tail = rest.partition(".")
-    return f"variant.{int(number) + by}{dot}{tail}"
+    return f"{head}.{int(number) + by[head]}{dot}{tail}"
 
 
 def _over(base: Lines, top: Lines) -> dict[str, Any]:

@@ -59,6 +59,7 @@ TOP_KEYS = (
     "extends",
     "drop",
     "source",
+    "require",
     "numbers",
     "options",
     "let",
@@ -113,6 +114,7 @@ Identifier = Annotated[
 Axis = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,47}$")]
 Expression = Annotated[str, StringConstraints(min_length=1, max_length=MAX_EXPRESSION)]
 FormatName = Annotated[str, AfterValidator(_check_format)]
+Formats = Annotated[tuple[FormatName, ...], Field(strict=False, max_length=8)]
 SpecName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=80)]
 Option = Annotated[
     bool | int | float,
@@ -138,6 +140,13 @@ class Source(Frozen):
     note: Line = ""
 
 
+class Require(Frozen):
+    """What the kernel needs: a formula that must hold for the shape, the platform and the inputs, and what to say if not."""
+
+    that: Expression
+    message: Line
+
+
 class Inputs(Frozen):
     """Formats to which inputs are rounded on entry; ``scores`` defaults to compute, ``values`` to v's."""
 
@@ -148,11 +157,24 @@ class Inputs(Frozen):
     values: FormatName | None = None
 
 
+class Accepts(Frozen):
+    """Formats that the kernel takes as they come, for each input."""
+
+    q: Formats = ()
+    k: Formats = ()
+    v: Formats = ()
+
+
 class Numbers(Frozen):
-    """The format that every operation rounds to unless it says otherwise, and those of the inputs."""
+    """The format that every operation rounds to unless it says otherwise, and those of the inputs.
+
+    An array in a format of ``accepts`` is used as it is; f64 and f32 are rounded to ``inputs`` on entry; others are
+    refused. Without ``accepts`` every array is rounded, but for q and k in another 16-bit format.
+    """
 
     compute: FormatName
     inputs: Inputs
+    accepts: Accepts = Accepts()
 
     @property
     def compute_format(self) -> Format:
@@ -231,6 +253,7 @@ class SpecFile(Lines):
     summary: Line
     extends: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
     sources: Annotated[tuple[Source, ...], Field(alias="source", strict=False, max_length=32)] = ()
+    requires: Annotated[tuple[Require, ...], Field(alias="require", strict=False, max_length=32)] = ()
     numbers: Numbers | None = None
     options: dict[Identifier, Option] = {}
     variants: Annotated[

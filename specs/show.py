@@ -23,6 +23,12 @@ def rows(spec: Spec) -> Iterator[Row]:
     formats = numbers.inputs.model_dump(exclude_none=True)
     yield "numbers", "compute", numbers.compute
     yield "", "inputs", ", ".join(f"{k} {v}" for k, v in formats.items())
+    taken = {k: v for k, v in numbers.accepts.model_dump().items() if v}
+    if taken:
+        yield "", "accepts", ", ".join(f"{k} {'/'.join(v)}" for k, v in taken.items())
+    for require in file.requires:
+        yield "require", "that", require.that
+        yield "", "message", require.message
     yield from _table("options", {k: value(v) for k, v in file.options.items()})
     yield from _lines(file, file.levels)
     for variant in file.variants:

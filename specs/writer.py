@@ -67,10 +67,16 @@ def to_toml(file: SpecFile) -> str:
     for source in file.sources:
         items = {"repository": source.repository, "commit": source.commit, "path": source.path}
         parts.append(table("[[source]]", {**items, **({"note": source.note} if source.note else {})}))
+    parts += [table("[[require]]", {"that": r.that, "message": r.message}) for r in file.requires]
     if file.numbers is not None:
         formats = file.numbers.inputs.model_dump(exclude_none=True)
         inner = ", ".join(f"{k} = {quote(v)}" for k, v in formats.items())
-        parts.append(f"[numbers]\ncompute = {quote(file.numbers.compute)}\ninputs  = {{ {inner} }}\n")
+        text = f"[numbers]\ncompute = {quote(file.numbers.compute)}\ninputs  = {{ {inner} }}\n"
+        taken = {k: v for k, v in file.numbers.accepts.model_dump().items() if v}
+        if taken:
+            inner = ", ".join(f"{k} = [{', '.join(quote(f) for f in v)}]" for k, v in taken.items())
+            text += f"accepts = {{ {inner} }}\n"
+        parts.append(text)
     parts.append(table("[options]", file.options))
     parts.extend(_lines(file, file.levels, ""))
     for variant in file.variants:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.errors import InputError
+from specs.errors import InputError, UnsupportedError
 from specs.formats import BASES, Format
 from verify.numerics.rounding import storage_dtype, store
 
@@ -155,6 +156,25 @@ def rounded(array: Floats, fmt: Format, *, keep_narrow: bool = False) -> Floats:
     return (np.concatenate(parts) if parts else np.zeros(0, target)).reshape(array.shape)
 
 
+def _enter(
+    name: str, array: Floats, inputs: Mapping[str, Format], accepts: Mapping[str, Sequence[str]]
+) -> Floats:
+    """An input as the kernel reads it: kept in a format that it accepts, else rounded once."""
+    taken = accepts.get(name, ())
+    own = _FLOATS[array.dtype]
+    if not taken:
+        return rounded(array, inputs[name], keep_narrow=name != "v")
+    if own.base in taken:
+        return array
+    if own.bits < 32:
+        raise UnsupportedError(
+            f"the kernel takes no {name} in {own.base}",
+            place=f"argument {name}",
+            remedy=f"it takes {' and '.join(taken)}; float32 and float64 are rounded to {inputs[name].base} on entry",
+        )
+    return rounded(array, inputs[name])
+
+
 def _visible(queries: int, repeat: int, kv_len: int, causal: bool, window: int) -> tuple[Any, Any]:
     position = np.repeat(np.arange(queries), repeat) + (kv_len - queries)
     high = np.clip(position + 1, 0, kv_len) if causal else np.full(position.shape, kv_len)
@@ -248,11 +268,17 @@ def from_qkv(
     causal: bool,
     window: int,
     compute: Format = BASES["f64"],
+    accepts: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Problem:
     """The problem of q ``[q_heads, head_dim]`` or ``[q_len, q_heads, head_dim]``, k and v ``[kv_len, kv_heads, head_dim]``.
 
+    Args:
+        inputs: formats that arrays are rounded to on entry.
+        accepts: formats that the kernel takes as they come, by input (`specs.schema.Numbers`).
+
     Raises:
         InputError: wrong shape, dtype, ratio of heads or value.
+        UnsupportedError: a narrow dtype that the kernel does not take.
     """
     query, key, value = floats("q", q, (2, 3)), floats("k", k, (3,)), floats("v", v, (3,))
     full = query[None] if query.ndim == 2 else query
@@ -291,9 +317,9 @@ def from_qkv(
     for name, array in (("q", query), ("k", key), ("v", value)):
         _require_finite(name, array)
     factor = softmax_scale(scale, depth, compute)
-    full = rounded(full, inputs["q"], keep_narrow=True)
-    key = rounded(key, inputs["k"], keep_narrow=True)
-    value = rounded(value, inputs["v"])
+    full = _enter("q", full, inputs, accepts)
+    key = _enter("k", key, inputs, accepts)
+    value = _enter("v", value, inputs, accepts)
     for name, array in (("q", full), ("k", key), ("v", value)):
         _require_finite(f"{name} (after rounding on entry)", array)
     group = q_heads // heads

@@ -183,9 +183,9 @@ def make_problem(
             raise InputError(
                 f"{name} is not given", place="arguments", remedy="give q, k and v, or scores and values"
             )
-    return from_qkv(
-        arrays["q"], arrays["k"], arrays["v"], inputs, scale, causal, window, numbers.compute_format
-    )
+    q, k, v = (arrays[name] for name in ("q", "k", "v"))
+    taken = numbers.accepts.model_dump()
+    return from_qkv(q, k, v, inputs, scale, causal, window, numbers.compute_format, taken)
 
 
 def start_run(

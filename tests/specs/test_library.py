@@ -42,7 +42,12 @@ def test_every_spec_loads_and_types_on_every_platform(name: str, platform: str) 
         context = make_context(
             {**shape, "sm_count": gpu.sm_count, "compute_capability": gpu.compute_capability}
         )
-        program = bind(load_spec(name), context)
+        spec = load_spec(name)
+        try:
+            program = bind(spec, context)
+        except UnsupportedError:  # the kernel says that it does not run here
+            assert spec.file.requires
+            continue
         assert program.sites["output"].type.kind == "float"
 
 
