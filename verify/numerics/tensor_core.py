@@ -16,16 +16,19 @@ One *block* takes at most ``fused_length`` products and an accumulator:
    gives that infinity. This holds for each block by itself: an infinity that one block rounds to is the
    accumulator of the next.
 
-A longer dot product is a chain: blocks of ascending terms, each with the result of the one before it as its
-accumulator. ``addition = "late"``: the blocks of one instruction start at +0, and the accumulator is added by
-one f32 addition to nearest even.
+A longer dot product is a chain: each block has the result of the one before it as its accumulator, and takes the
+terms that `DotProduct.blocks` says, ascending unless ``split = "pairs"``. ``addition = "late"``: the blocks of one
+instruction start at +0, and the accumulator is added by one addition in the output format, to nearest even.
+``converted``: the factors are first converted, exactly, to another format, whose ``emin`` then holds in step 1.
 
 NaN here is Python's; the word that hardware writes is `NAN_WORDS`.
 
 Sources: arXiv:2511.10909v2, algorithm 7 and sections 4.1 to 4.3 (and the code of its authors,
 microsoft/MMA-Sim, release 2.1.1, mmasim/arithmetic/fdpa.py, for the exponent floor and the sign of zero);
 arXiv:2512.07004v2, table II (alignment widths, early and late accumulators, products not normalised, subnormals
-kept). The parameters are entries of `specs.dot_products`.
+kept). Pairs, conversion and late addition are how NVIDIA's ptxas 13.0 compiles mma.sync of fp8 for sm_90 and sm_100
+(F2FP.F16.E4M3.UNPACK_B of the low and the high halves of each register, two HMMA.16816 and an FADD). The parameters
+are entries of `specs.dot_products`.
 """
 
 from __future__ import annotations
@@ -58,8 +61,8 @@ def chained(
 
     Args:
         dot: the arithmetic of the instruction.
-        k: terms of one instruction; its blocks have min(k, ``dot.fused_length``) of them. A last short
-            instruction or block is one whose other terms are zeros.
+        k: terms of one instruction; its blocks have at most ``dot.fused_length`` of them. A last short
+            instruction is one whose other terms are zeros.
         a: factors, values of ``fmt_a``; zeros of both signs, infinities and NaN included.
         b: as many factors, values of ``fmt_b``.
         c: the accumulator, a value of ``dot.output``.
@@ -78,21 +81,18 @@ def chained(
             remedy="pass as many factors on both sides, and an instruction of one term or more",
         )
     late = dot.addition == "late"
+    output = BASES[dot.output]
+    if dot.converted:
+        fmt_a = fmt_b = BASES[dot.converted]
     for first in range(0, len(a), k):
         last = min(first + k, len(a))
         acc = 0.0 if late else c
-        for block in instruction_blocks(dot, k):
+        for block in dot.blocks(k):
             at = [first + i for i in block if first + i < last]
             if at:
                 acc = fused(dot, [a[i] for i in at], [b[i] for i in at], acc, fmt_a, fmt_b)
-        c = add(acc, c, BASES["f32"]) if late else acc
+        c = add(acc, c, output) if late else acc
     return c
-
-
-def instruction_blocks(dot: DotProduct, k: int) -> list[list[int]]:
-    """The terms of each block of one instruction of ``k`` terms, in the order of the chain."""
-    length = min(k, dot.fused_length)
-    return [list(range(first, min(first + length, k))) for first in range(0, k, length)]
 
 
 def fused(
