@@ -103,3 +103,12 @@ def is_format(name: str) -> bool:
     """Whether ``name`` is a format, modifiers included."""
     base, *modifiers = name.split(".")
     return base in BASES and all(m in MODIFIERS for m in modifiers) and len(set(modifiers)) == len(modifiers)
+
+
+def split_format(name: str) -> tuple[str, str]:
+    """The longest format in front of a dotted name, and the rest: ``f32.ftz`` and ``mufu.ex2``; else ``""``."""
+    parts = name.split(".")
+    for i in range(len(parts) - 1, 0, -1):
+        if is_format(".".join(parts[:i])):
+            return ".".join(parts[:i]), ".".join(parts[i:])
+    return "", name

@@ -11,13 +11,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A callable of the language: its arity, its real meaning, and whether it never rounds."""
+    """A callable of the language.
+
+    Attributes:
+        name: how it is called.
+        low, high: the least and the most arguments.
+        real: its real-number meaning.
+        exact: whether it never rounds.
+        evidence: what its bits were held against, for functions of hardware and libraries; empty where the
+            definition is the evidence (correct rounding).
+    """
 
     name: str
     low: int
     high: int
     real: str
     exact: bool = False
+    evidence: str = ""
+
+
+_EX2 = (
+    "replayed: ten ex2.approx words of a GB200; the share of wrong corrections logged on an A100; "
+    "data path of G80 (envytools)"
+)
+_RCP = (
+    "replayed: error counts over all significands logged on A100, L40S and H100; data path of G80 (envytools)"
+)
+_LG2 = "model only: data path of G80 (envytools); no words of a later GPU"
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -38,15 +58,18 @@ FUNCTIONS: dict[str, Function] = {
         Function("max", 2, 8, "max", exact=True),
         Function("abs", 1, 1, "abs(a)", exact=True),
         Function("isnan", 1, 1, "false", exact=True),
-        Function("mufu.ex2", 1, 1, "2 ^ a"),
-        Function("mufu.rcp", 1, 1, "1 / a"),
-        Function("mufu.rsq", 1, 1, "1 / sqrt(a)"),
-        Function("mufu.lg2", 1, 1, "log(a) / log(2)"),
-        Function("div.full", 2, 2, "a / b"),
-        Function("triton.exp", 1, 1, "exp(a)"),
-        Function("cuda.expf", 1, 1, "exp(a)"),
+        Function("mufu.ex2", 1, 1, "2 ^ a", evidence=_EX2),
+        Function("mufu.rcp", 1, 1, "1 / a", evidence=_RCP),
+        Function("mufu.rsq", 1, 1, "1 / sqrt(a)", evidence=_RCP),
+        Function("mufu.lg2", 1, 1, "log(a) / log(2)", evidence=_LG2),
+        Function("div.full", 2, 2, "a / b", evidence=f"sequence read from SASS; mufu.rcp: {_RCP}"),
+        Function("triton.exp", 1, 1, "exp(a)", evidence=f"sequence read from SASS; mufu.ex2: {_EX2}"),
+        Function("cuda.expf", 1, 1, "exp(a)", evidence=f"sequence read from SASS; mufu.ex2: {_EX2}"),
         Function("cuda.logf", 1, 1, "log(a)"),
-        Function("cuda.fast_expf", 1, 1, "exp(a)"),
+        Function("cuda.fast_expf", 1, 1, "exp(a)", evidence=f"sequence documented by CUDA; mufu.ex2: {_EX2}"),
+        Function(
+            "tanh.approx", 1, 1, "tanh(a)", evidence="none: its bits are not published, so it is refused"
+        ),
         Function("ceildiv", 2, 2, "ceil(a / b)", exact=True),
         Function("ceilpow2", 1, 1, "smallest power of two >= a", exact=True),
     )
@@ -67,15 +90,25 @@ FORMAT_OPS: dict[str, str] = {
     "log": "log",
     "rcp": "rcp",
     "sqrt": "sqrt",
+    "mufu.ex2": "mufu.ex2",
+    "mufu.rcp": "mufu.rcp",
+    "mufu.rsq": "mufu.rsq",
+    "mufu.lg2": "mufu.lg2",
+    "div.full": "div.full",
+    "triton.exp": "triton.exp",
+    "cuda.expf": "cuda.expf",
+    "cuda.logf": "cuda.logf",
+    "cuda.fast_expf": "cuda.fast_expf",
 }
 
 #: Trees: name -> (fewest, most integer arguments, number of inner trees, flags allowed).
 TREES: dict[str, tuple[int, int, int, frozenset[str]]] = {
-    "seq": (0, 0, 0, frozenset({"fma", "swap"})),
+    "seq": (0, 0, 0, frozenset({"fma", "swap", "desc"})),
     "pairwise": (0, 0, 0, frozenset({"fma"})),
     "butterfly": (0, 8, 0, frozenset()),
     "lanes": (1, 1, 2, frozenset()),
-    "chunks": (1, 1, 2, frozenset()),
+    "chunks": (1, 8, 2, frozenset()),
+    "whole": (1, 1, 2, frozenset()),
     "mma": (1, 1, 0, frozenset()),
     "exact": (0, 0, 0, frozenset()),
     "any": (0, 0, 0, frozenset()),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from specs.errors import Place, SpecError, did_you_mean
-from specs.formats import BASES, is_format, parse_format
+from specs.formats import BASES, is_format, parse_format, split_format
 from specs.functions import FORMAT_OPS, FUNCTIONS, LEVELS, TREES
 from specs.nodes import (
     At,
@@ -285,9 +285,8 @@ class _Parser:
         if is_format(name):
             self._arity(n, name, 1, 1)
             return Cast(parse_format(name), self._node(n.args[0], depth + 1), at=at)
-        prefix, _, last = name.rpartition(".")
-        if prefix and is_format(prefix):
-            return self._formatted(n, prefix, last, depth)
+        if (split := split_format(name))[0]:
+            return self._formatted(n, *split, depth)
         if name in ("sum", "dot") or (name in ("max", "any") and len(n.args) == 1):
             return self._reduce(n, name, depth)
         special = getattr(self, f"_call_{name}", None) if name in _SPECIAL else None
@@ -313,7 +312,7 @@ class _Parser:
                 n, f"'{last}' cannot name its format", did_you_mean(last, [*FORMAT_OPS, "sum", "dot"])
             )
         op = FORMAT_OPS[last]
-        arity = 3 if op == "fma" else 2 if op in "+-*/" else 1
+        arity = 2 if op in ("+", "-", "*", "/") else FUNCTIONS[op].low
         self._arity(n, f"{prefix}.{last}", arity, arity)
         return Op(op, tuple(self._node(a, depth + 1) for a in n.args), format=fmt, at=n.col_offset)
 
@@ -460,6 +459,8 @@ class _Parser:
             )
         if "swap" in flags and "fma" not in flags:
             raise self._error(n, "swap only means something with fma", "write seq(fma, swap)")
+        if "swap" in flags and "desc" in flags:
+            raise self._error(n, "swap and desc together", "swap is of the first two terms in visiting order")
         return Tree(kind, ints, flags, inner, at=n.col_offset)
 
     @staticmethod

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from specs.errors import UnsupportedError
 from specs.formats import BASES, Format
-from verify.engine import bits
+from verify.engine import bits, special
 from verify.engine.guards import Guards, bits_of, float_of
 from verify.engine.risk import RiskLog
 
@@ -211,6 +211,26 @@ class Carrier(RiskLog, abc.ABC):
     @abc.abstractmethod
     def log(self, a: Value, fmt: Format | None = None) -> Array:
         """The natural logarithm, correctly rounded."""
+
+    # -- functions of kernels -----------------------------------------------------------------------------
+
+    def special(self, name: str, *args: Value, fmt: Format | None = None) -> Array:
+        """A function of `verify.engine.special`, such as ``mufu.ex2``, to ``fmt``: f32 or f32.ftz.
+
+        Raises:
+            UnsupportedError: the carrier holds f64, or the function or format is not known.
+        """
+        if self.fmt.base != "f32":
+            raise UnsupportedError(f"{name} computes in f32, not in {self.fmt.name}", remedy="compute in f32")
+        return special.apply(self, name, tuple(self.lift(x) for x in args), fmt or self.fmt)
+
+    def words(self, x: Array) -> Array:
+        """The uint32 words of an array of f32 values, subnormals kept."""
+        return bits_of(x) if self.width is bits.WIDTH32 else bits.encode(x, BASES["f32"])
+
+    def values(self, words: Array, *, check: bool = False) -> Array:
+        """The values of uint32 words of f32. ``check``: flag a subnormal that the carrier cannot hold."""
+        return self.decode(words, BASES["f32"], check=check)
 
     # -- shared helpers -----------------------------------------------------------------------------------
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from specs.errors import Place, UnsupportedError
-from specs.nodes import At, Name, Node, Op, Owns, Pos, Prev, Reduce
-from specs.program import DEPTH, Program, Site
+from specs.nodes import At, Name, Node, Op, Reduce
+from specs.program import DEPTH, TOKEN, Program, Site
 from verify.engine.folds import fold_sites
+from verify.engine.special import FUNCTIONS
 
 #: Operations that the carriers implement.
 OPERATIONS = frozenset(
     {"+", "-", "*", "/", "neg", "fma", "exp", "exp2", "log", "rcp", "sqrt", "min", "max", "isnan", "abs"}
+    | FUNCTIONS.keys()
 )
+INTEGER = frozenset({"//", "%", "^", "ceildiv"})
 _ORACLE = 'the scalar oracle may have it (backend="oracle"); the array engine does not yet'
 
 
@@ -20,13 +23,12 @@ def check_supported(program: Program) -> None:
     Raises:
         UnsupportedError: with the place of the first such construct.
     """
-    for name in program.views:
-        raise UnsupportedError(f"{program.spec}: level '{name}' is a view", place="[levels]", remedy=_ORACLE)
-    if program.compute.ftz or program.compute.rz or program.compute.base not in ("f32", "f64"):
+    flushing = program.compute.ftz and program.compute.base != "f32"
+    if flushing or program.compute.rz or program.compute.base not in ("f32", "f64"):
         raise UnsupportedError(
             f"{program.spec} computes in {program.compute}",
             place="numbers.compute",
-            remedy="the array engine computes in f32 and f64",
+            remedy="the array engine computes in f32, f32.ftz and f64",
         )
     for name, fmt in program.inputs.items():
         if not program.compute.holds(fmt):
@@ -41,7 +43,7 @@ def check_supported(program: Program) -> None:
         for node in site.expr.walk():
             reason = _refusal(node, program)
             if isinstance(node, Reduce):
-                factors |= {id(x) for x in (sum_factors(node) or ())}
+                factors |= {id(x) for f in (sum_factors(node) or ()) for x in f.walk()}
             elif isinstance(node, Name) and node.id in ("k", "v") and id(node) not in factors:
                 reason = f"{node.id} outside a sum of its products"
             if reason:
@@ -63,9 +65,9 @@ def _depth_refusal(n: Reduce) -> str:
     factors = sum_factors(n)
     if set(n.over or ()) != {DEPTH}:
         return "a sum over head_dim and tokens at once"
-    if n.start is not None or n.format is not None:
-        return "a sum over head_dim with start= or a format of its own"
-    if factors is None or not any(isinstance(f, Name) and f.id == "k" for f in factors):
+    if n.start is not None or n.first is not None or n.by is not None:
+        return "a sum over head_dim with start=, first= or by="
+    if factors is None or not any(reads(f, "k") for f in factors):
         return "a sum over head_dim that is not sum(... q ... * k, tree)"
     return ""
 
@@ -78,21 +80,20 @@ def _place(site: Site, node: Node) -> Place:
 
 def _refusal(n: Node, program: Program) -> str:
     match n:
-        case At() | Pos() | Owns():
-            return f"{type(n).__name__.lower()}() gathers or asks for a position"
-        case Prev(level=level) if level is not None:
-            return "prev() along one level"
-        case Op(op=op) if op not in OPERATIONS:
+        case At(moves=moves) if any(axis == TOKEN for axis, _ in moves):
+            return "at() along tokens"
+        case Op(op=op) if op not in OPERATIONS | INTEGER and program.types[n].kind == "float":
             return f"{op}()"
-        case Reduce(by=by) if by is not None:
-            return "a sum by= a view"
-        case Reduce(first=first) if first is not None:
-            return "a sum with first="
-        case Reduce(kind="any"):
-            return "any()"
         case Reduce(tree=tree) if tree is not None:
-            if tree.kind != "seq" or "swap" in tree.flags:
-                return f"the tree {tree.kind}()"
+            if tree.kind == "any":
+                return "the tree any()"
+            if tree.kind == "exact" and program.compute.base == "f64":
+                return "exact() in f64"
             return _depth_refusal(n) if n.over is not None and DEPTH in n.over else ""
         case _:
             return ""
+
+
+def reads(n: Node, name: str) -> bool:
+    """Whether an expression reads the input ``name`` itself."""
+    return any(isinstance(x, Name) and x.id == name for x in n.walk())
