@@ -1,0 +1,349 @@
+"""Tensor-core dot products on arrays: one fused block in 32-bit integers, bits in and bits out.
+
+The arithmetic is that of `verify.numerics.tensor_core`, written a second time in JAX: any shape, any format of
+`specs.dot_products`, subnormals kept (XLA on CPU flushes them in float operations, so there are none here).
+
+A block of L products and an accumulator c:
+
+* an `Operand` is ``significand * 2**(exponent - 10)``; zeros have an exponent so low that they never are the
+  largest, and a significand that makes their term 0 whatever the shift;
+* ``(|m| >> d)`` with the sign of m, which truncates toward zero, is ``((m + s) >> d) - s`` with ``s = m >> 31``;
+* the products' sum fits int32 (or, for 32 terms of fp8, the sums of each sign fit uint32); adding c may wrap, so the
+  magnitude is read as uint32 and the sign taken from the summands where they agree;
+* then one count of leading zeros, one shift into place, one more where the result is subnormal.
+
+`fused` takes finite operands and any accumulator; `fused_any` takes stored words, NaN and infinities included.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from specs.dot_products import DotProduct
+from specs.errors import UnsupportedError
+from specs.formats import BASES, Format
+
+Array = jax.Array
+
+SCALE = 10
+"""Fraction bits of an operand's significand: enough for every input format."""
+
+NOTHING = -4096
+"""The exponent of a zero operand: below every exponent, and a sum of two still fits int16."""
+
+_ONE = np.int32(1)
+_SIGN = np.uint32(1 << 31)
+
+
+class Operand(NamedTuple):
+    """Finite numbers ``significand * 2**(exponent - SCALE)``: two int16 or int32 arrays of one shape.
+
+    ``exponent`` is what the alignment sees: that of the number, but at least the format's ``emin``; a zero has
+    `NOTHING`.
+    """
+
+    significand: Array
+    exponent: Array
+
+
+def decode(words: Array, fmt: Format, dot: DotProduct | None = None) -> Operand:
+    """Stored words of finite values as operands, int16.
+
+    Args:
+        words: unsigned integers as wide as ``fmt`` (tf32: uint32, the low 13 bits are ignored), any shape.
+        fmt: format of the words, one that tensor cores take. NaN and infinities give some finite number.
+        dot: the instruction, where it converts its factors to another format first.
+
+    Raises:
+        TypeError: ``words`` has another dtype.
+        UnsupportedError: ``fmt`` has more than 11 significant bits.
+    """
+    return _decoded(_magnitude(words, fmt), _negative(words, fmt), fmt, dot)
+
+
+def _decoded(magnitude: Array, negative: Array, fmt: Format, dot: DotProduct | None) -> Operand:
+    p = fmt.p
+    field = lax.shift_right_logical(magnitude, np.int32(p - 1))
+    fraction = magnitude & np.int32((1 << (p - 1)) - 1)
+    significand = jnp.where(field > 0, fraction | np.int32(1 << (p - 1)), fraction) * np.int32(
+        1 << (SCALE - p + 1)
+    )
+    exponent = jnp.maximum(field, _ONE) + np.int32(fmt.emin - 1)
+    if dot is not None and dot.converted and BASES[dot.converted].emin < fmt.emin:
+        # Subnormals of `fmt` are normal numbers after the conversion: move the leading bit into place.
+        room = np.int32(fmt.emin - BASES[dot.converted].emin)
+        up = jnp.clip(lax.clz(significand) - np.int32(31 - SCALE), 0, room)
+        significand, exponent = lax.shift_left(significand, up), exponent - up
+    exponent = jnp.where(magnitude == 0, np.int32(NOTHING), exponent)
+    significand = jnp.where(negative, -significand, significand)
+    return Operand(significand.astype(jnp.int16), exponent.astype(jnp.int16))
+
+
+def _magnitude(words: Array, fmt: Format) -> Array:
+    """The code without its sign, int32; tf32 as the 18 bits below the sign of its word."""
+    if words.dtype != np.dtype(f"u{fmt.bits // 8}"):
+        raise TypeError(f"words of {fmt.base} come as u{fmt.bits // 8}, not as {words.dtype}")
+    if fmt.p > SCALE + 1:
+        raise UnsupportedError(
+            f"tensor cores do not take {fmt.base} factors", remedy="bf16, f16, tf32, e4m3fn or e5m2"
+        )
+    code = lax.bitcast_convert_type(words.astype(jnp.uint32), jnp.int32)
+    if fmt.base == "tf32":
+        return lax.shift_right_logical(code & np.int32(0x7FFFFFFF), np.int32(13))
+    return code & np.int32((1 << (fmt.bits - 1)) - 1)
+
+
+def _negative(words: Array, fmt: Format) -> Array:
+    return words >= words.dtype.type(1 << (fmt.bits - 1))
+
+
+def fused(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc: Array) -> Array:
+    """One block: the products of ``a`` and ``b`` and the accumulator, aligned, truncated, added and rounded once.
+
+    Args:
+        dot: the arithmetic; ``addition`` and ``split`` are matters of the chain (`instruction`).
+        a: at most ``dot.fused_length`` operands.
+        b: as many; every array broadcasts to the shape of ``acc``.
+        acc: bits of the accumulator: uint32 of f32, or uint16 of f16 where ``dot.output`` is f16. NaN and infinities
+            may be among them.
+
+    Returns:
+        The bits of the result, dtype and shape of ``acc``; NaN is 0x7FFFFFFF (0x7FFF).
+
+    Raises:
+        ValueError: no terms, more than a block takes, or as many on one side as not on the other.
+        UnsupportedError: the sums of such a block would not fit 32 bits.
+    """
+    if not 0 < len(a) == len(b) <= dot.fused_length:
+        raise ValueError(f"{len(a)} and {len(b)} operands; a block takes 1 to {dot.fused_length}")
+    wide = _needs_two_sums(dot, len(a))
+    c, c_exponent, c_negative = _accumulator(acc, dot)
+    exponents = [_wide(x.exponent) + _wide(y.exponent) for x, y in zip(a, b, strict=True)]
+    top = functools.reduce(jnp.maximum, [c_exponent, *exponents])
+    top = jnp.maximum(top, np.int32(dot.exponent_floor))
+    up, down = max(dot.fraction_bits - 2 * SCALE, 0), max(2 * SCALE - dot.fraction_bits, 0)
+    terms: list[Array] = []
+    for x, y, exponent in zip(a, b, exponents, strict=True):
+        product = (_wide(x.significand) * np.int32(1 << up)) * _wide(y.significand)
+        sign = lax.shift_right_arithmetic(product, np.int32(31))
+        by = jnp.minimum(top - exponent + np.int32(down), np.int32(31))
+        terms.append(lax.shift_right_arithmetic(product + sign, by) - sign)
+    c_lift = dot.fraction_bits - (BASES[dot.output].p - 1)
+    c = lax.shift_left(c, np.int32(max(c_lift, 0)))
+    c = lax.shift_right_logical(c, jnp.minimum(top - c_exponent + np.int32(max(-c_lift, 0)), np.int32(31)))
+    c = jnp.where(c_negative, -c, c)
+    magnitude, negative = _sum_of_signs(terms, c) if wide else _sum(terms, c)
+    rounded = _round(magnitude, top, dot)
+    return _with_specials(rounded, negative, acc, dot)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.int32)
+
+
+def _needs_two_sums(dot: DotProduct, terms: int) -> bool:
+    p = max(BASES[i].p for i in dot.inputs)
+    largest = terms * (2 - 2.0 ** (1 - p)) ** 2 * 2.0**dot.fraction_bits
+    if largest + 2.0 ** (dot.fraction_bits + 1) >= 2.0**32 or dot.fraction_bits + 2 > 31:
+        raise UnsupportedError(
+            f"{terms} products of {'/'.join(dot.inputs)} with {dot.fraction_bits} fraction bits overflow 32 bits",
+            remedy="use the scalar definition",
+        )
+    return largest >= 2.0**31
+
+
+def _accumulator(acc: Array, dot: DotProduct) -> tuple[Array, Array, Array]:
+    """Significand (int32, not negative), exponent (`NOTHING` twice over for zero) and sign of the accumulator."""
+    fmt = BASES[dot.output]
+    if acc.dtype != np.dtype(f"u{fmt.bits // 8}"):
+        raise TypeError(f"accumulators in {fmt.base} come as u{fmt.bits // 8}, not as {acc.dtype}")
+    word = lax.bitcast_convert_type(acc.astype(jnp.uint32), jnp.int32)
+    magnitude = word & np.int32((1 << (fmt.bits - 1)) - 1)
+    field = lax.shift_right_logical(magnitude, np.int32(fmt.p - 1))
+    fraction = magnitude & np.int32((1 << (fmt.p - 1)) - 1)
+    significand = jnp.where(field > 0, fraction | np.int32(1 << (fmt.p - 1)), fraction)
+    exponent = jnp.where(
+        magnitude == 0, np.int32(2 * NOTHING), jnp.maximum(field, _ONE) + np.int32(fmt.emin - 1)
+    )
+    return significand, exponent, word != magnitude
+
+
+def _sum(terms: Sequence[Array], c: Array) -> tuple[Array, Array]:
+    """Magnitude (uint32) and sign of the sum, where the sum of the terms fits int32 and that with c may not."""
+    products = functools.reduce(operator.add, terms)
+    total = products + c
+    negative = ((products & c) | ((products | c) & total)) < 0
+    return lax.bitcast_convert_type(jnp.where(negative, -total, total), jnp.uint32), negative
+
+
+def _sum_of_signs(terms: Sequence[Array], c: Array) -> tuple[Array, Array]:
+    """Magnitude (uint32) and sign of the sum, where the positive and the negative summands each fit uint32."""
+    zero = np.int32(0)
+    up = functools.reduce(operator.add, [jnp.maximum(t, zero) for t in (*terms, c)])
+    down = functools.reduce(operator.add, [jnp.maximum(-t, zero) for t in (*terms, c)])
+    up, down = (lax.bitcast_convert_type(x, jnp.uint32) for x in (up, down))
+    negative = down > up
+    return jnp.where(negative, down - up, up - down), negative
+
+
+def _round(magnitude: Array, top: Array, dot: DotProduct) -> Array:
+    """The bits, sign aside, of ``magnitude * 2**(top - fraction_bits)`` rounded to the output format; uint32."""
+    fmt = BASES[dot.output]
+    zeros = lax.clz(magnitude)
+    # The field of a normal result less one: its hidden bit adds the one.
+    field = top + np.int32(31 - dot.fraction_bits - fmt.emin) - lax.bitcast_convert_type(zeros, jnp.int32)
+    left = lax.shift_left(magnitude, zeros)
+    below = jnp.minimum(jnp.maximum(-field, np.int32(0)), np.int32(31)).astype(jnp.uint32)
+    drop = 32 - fmt.p
+    if dot.rounding == "rne":
+        left = lax.shift_right_logical(left, np.uint32(1)) | (
+            left & np.uint32(1)
+        )  # a sticky bit: room to shift
+        by = jnp.minimum(below, np.uint32(fmt.p + 1)) + np.uint32(drop - 1)
+        kept = lax.shift_right_logical(left, by)
+        rest = left - lax.shift_left(kept, by)
+        half = lax.shift_left(np.uint32(1), by - np.uint32(1))
+        kept = kept + ((rest > half) | ((rest == half) & ((kept & np.uint32(1)) == 1))).astype(jnp.uint32)
+    else:
+        kept = lax.shift_right_logical(lax.shift_right_logical(left, np.uint32(drop)), below)
+    base = jnp.maximum(field, np.int32(0)).astype(jnp.uint32)
+    word = base * np.uint32(1 << (fmt.p - 1)) + kept
+    if dot.rounding == "rz13":
+        word = word & np.uint32(0xFFFFFC00)
+    infinity = np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    word = jnp.where(field > np.int32(fmt.emax - fmt.emin), infinity, jnp.minimum(word, infinity))
+    return jnp.where(magnitude == 0, np.uint32(0), word)
+
+
+def _with_specials(rounded: Array, negative: Array, acc: Array, dot: DotProduct) -> Array:
+    """The signed word; an accumulator that is NaN or infinite is the result, as NaN has one word."""
+    fmt = BASES[dot.output]
+    sign, infinity = np.uint32(1 << (fmt.bits - 1)), np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    word = jnp.where(negative & (rounded != 0), rounded | sign, rounded)
+    old = acc.astype(jnp.uint32)
+    size = old & (sign - np.uint32(1))
+    word = jnp.where(size < infinity, word, jnp.where(size == infinity, old, sign - np.uint32(1)))
+    return word.astype(acc.dtype)
+
+
+def fused_any(
+    dot: DotProduct, a: Sequence[Array], b: Sequence[Array], acc: Array, fmt_a: Format, fmt_b: Format
+) -> Array:
+    """As `fused` on stored words, with NaN and infinities anywhere.
+
+    Args:
+        dot: the arithmetic.
+        a: at most ``dot.fused_length`` arrays of words of ``fmt_a``.
+        b: as many of ``fmt_b``.
+        acc: bits of the accumulator.
+        fmt_a: format of ``a``.
+        fmt_b: format of ``b``.
+    """
+    out = BASES[dot.output]
+    nan, plus, minus = (jnp.zeros(acc.shape, bool) for _ in range(3))
+    left: list[Operand] = []
+    right: list[Operand] = []
+    for x, y in zip(a, b, strict=True):
+        (x_nan, x_inf, x_zero), (y_nan, y_inf, y_zero) = _classes(x, fmt_a), _classes(y, fmt_b)
+        infinite = x_inf | y_inf
+        bad = x_nan | y_nan
+        negative = _negative(x, fmt_a) ^ _negative(y, fmt_b)
+        nan = nan | bad | (x_inf & y_zero) | (x_zero & y_inf)
+        plus, minus = plus | (infinite & ~negative), minus | (infinite & negative)
+        special = infinite | bad
+        first = decode(jnp.where(special, x.dtype.type(0), x), fmt_a, dot)
+        left.append(first)
+        right.append(decode(jnp.where(special, y.dtype.type(0), y), fmt_b, dot))
+    total = fused(dot, left, right, acc)
+    sign, infinity = np.uint32(1 << (out.bits - 1)), np.uint32((out.emax - out.emin + 2) << (out.p - 1))
+    word = total.astype(jnp.uint32)
+    old = acc.astype(jnp.uint32)
+    size = old & (sign - np.uint32(1))
+    nan = nan | (size > infinity)
+    plus, minus = plus | (old == infinity), minus | (old == (infinity | sign))
+    word = jnp.where(plus, infinity, word)
+    word = jnp.where(minus, infinity | sign, word)
+    return jnp.where(nan | (plus & minus), sign - np.uint32(1), word).astype(acc.dtype)
+
+
+def _classes(words: Array, fmt: Format) -> tuple[Array, Array, Array]:
+    """Which words are NaN, infinite, zero."""
+    magnitude = _magnitude(words, fmt)
+    top = np.int32(((fmt.emax - fmt.emin + 2) << (fmt.p - 1)) if fmt.inf else (1 << (fmt.bits - 1)) - 1)
+    zero = magnitude == 0
+    return (magnitude > top, magnitude == top, zero) if fmt.inf else (magnitude == top, magnitude > top, zero)
+
+
+# -- instructions -----------------------------------------------------------------------------------------
+
+
+def instruction(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc: Array) -> Array:
+    """One instruction of ``len(a)`` terms on finite operands: its blocks, and a late accumulator added.
+
+    Arguments and result are those of `fused`, but for the number of operands.
+    """
+    total = jnp.zeros_like(acc) if dot.addition == "late" else acc
+    for block in dot.blocks(len(a)):
+        total = fused(dot, [a[i] for i in block], [b[i] for i in block], total)
+    return add(acc, total, BASES[dot.output]) if dot.addition == "late" else total
+
+
+def instruction_any(
+    dot: DotProduct, a: Sequence[Array], b: Sequence[Array], acc: Array, fmt_a: Format, fmt_b: Format
+) -> Array:
+    """As `instruction` on stored words, with NaN and infinities anywhere."""
+    total = jnp.zeros_like(acc) if dot.addition == "late" else acc
+    for block in dot.blocks(len(a)):
+        total = fused_any(dot, [a[i] for i in block], [b[i] for i in block], total, fmt_a, fmt_b)
+    return add(acc, total, BASES[dot.output]) if dot.addition == "late" else total
+
+
+def add(x: Array, y: Array, fmt: Format) -> Array:
+    """``x + y`` rounded once to nearest even, on bits of f32 (uint32) or f16 (uint16); NaN is 0x7FFFFFFF (0x7FFF).
+
+    Subnormals are kept; the sum of two zeros is +0 unless both are -0.
+    """
+    sign, infinity = np.uint32(1 << (fmt.bits - 1)), np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    u, v = x.astype(jnp.uint32), y.astype(jnp.uint32)
+    below = sign - np.uint32(1)
+    swap = (u & below) < (v & below)
+    u, v = jnp.where(swap, v, u), jnp.where(swap, u, v)  # |u| >= |v|
+    big, small = u & below, v & below
+    (m, e), (n, f) = _parts(big, fmt), _parts(small, fmt)
+    by = jnp.minimum(e - f, np.uint32(fmt.p + 3))
+    m, n = m * np.uint32(8), n * np.uint32(8)
+    moved = lax.shift_right_logical(n, by)
+    moved = moved | (lax.shift_left(moved, by) != n).astype(jnp.uint32)
+    total = jnp.where((u ^ v) < sign, m + moved, m - moved)
+    # Normalise: the leading bit to p + 3 bits, one place further after a carry, never below emin.
+    zeros = lax.clz(total)
+    lead = np.uint32(32 - (fmt.p + 3))
+    carry = (zeros < lead).astype(jnp.uint32)
+    total = lax.shift_right_logical(total, carry) | (total & carry)
+    up = jnp.minimum(jnp.where(zeros > lead, zeros - lead, np.uint32(0)), e - np.uint32(1))
+    total = lax.shift_left(total, up)
+    rest, kept = total & np.uint32(7), lax.shift_right_logical(total, np.uint32(3))
+    kept = kept + ((rest > np.uint32(4)) | ((rest == np.uint32(4)) & ((kept & np.uint32(1)) == 1))).astype(
+        jnp.uint32
+    )
+    word = jnp.minimum((e + carry - up - np.uint32(1)) * np.uint32(1 << (fmt.p - 1)) + kept, infinity)
+    word = jnp.where(total == 0, u & v & sign, word | (u & sign))
+    cancel = (small == infinity) & ((u ^ v) >= sign)
+    word = jnp.where(big >= infinity, jnp.where((big > infinity) | cancel, below, u), word)
+    return word.astype(x.dtype)
+
+
+def _parts(magnitude: Array, fmt: Format) -> tuple[Array, Array]:
+    """Significand and exponent field (1 for subnormals), uint32."""
+    field = lax.shift_right_logical(magnitude, np.uint32(fmt.p - 1))
+    hidden = np.uint32(1 << (fmt.p - 1))
+    fraction = magnitude & (hidden - np.uint32(1))
+    return jnp.where(field > 0, fraction | hidden, fraction), jnp.maximum(field, np.uint32(1))
