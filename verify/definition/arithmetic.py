@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
+from specs.dot_products import DotProduct
 from specs.errors import UnsupportedError
 from specs.formats import Format
 from specs.nodes import Tree
@@ -73,10 +74,13 @@ class Arithmetic(Protocol[V]):
         """Whether ``x`` is NaN."""
         ...
 
-    def fold(self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format) -> Fold:
+    def fold(
+        self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format, dots: Sequence[DotProduct]
+    ) -> Fold:
         """How the terms of a ``sum`` or ``dot`` become one value, each addition rounded to ``fmt``.
 
-        ``operands``: formats whose values the terms and the start are.
+        ``operands``: formats whose values the terms and the start are; for ``dot`` those of its two factors come
+        first. ``dots``: the tensor cores of the platform, for ``mma`` trees.
         """
         ...
 
@@ -125,7 +129,9 @@ class Reals(Decided, abc.ABC):
         """Always false: a real number is one."""
         return False
 
-    def fold(self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format) -> Fold:
+    def fold(
+        self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format, dots: Sequence[DotProduct]
+    ) -> Fold:
         """The sum, whatever the tree."""
         add, mul, zero = self.table["+"], self.table["*"], self.number(Fraction(0), fmt)
 

@@ -15,6 +15,7 @@ from specs.program import CONSTANTS, DEPTH, DIM, TOKEN, Site
 from verify.definition import folds, reductions
 from verify.definition.arithmetic import COMPARISONS
 from verify.definition.layout import Index, Read, tuple_getter
+from verify.numerics.rounding import round_fraction
 
 if TYPE_CHECKING:
     from verify.definition.walker import Walker
@@ -240,6 +241,28 @@ class Line:
     def join(self, *formats: Format) -> Format:
         """One of ``formats``, or f64, that holds the values of all."""
         return next((f for f in formats if all(f.holds(g) for g in formats)), BASES["f64"])
+
+    def format_of(self, n: Node) -> Format:
+        """The format that inference found for a float expression."""
+        if isinstance(n, Name) and n.id in self.program.sites:
+            return self.program.sites[n.id].type.format or self.format
+        return self.program.types[n].format or self.format
+
+    def literal(self, n: Node, fmt: Format) -> Float:
+        """A literal as a value of ``fmt``, which must hold it.
+
+        Raises:
+            SpecError: ``fmt`` does not hold it.
+        """
+        exact, sign = n, 1
+        while isinstance(exact, Op):
+            exact, sign = exact.args[0], -sign
+        if not isinstance(exact, Num) or exact.bits is not None:
+            self.refuse(n, "a bit pattern where a tensor core reads a number", "write a decimal number")
+        value = sign * Fraction(exact.text)
+        if round_fraction(value, fmt) != value:
+            raise self.located(n, SpecError(f"{exact.text} is no value of {fmt}", remedy="name it as a site"))
+        return self._constant(self.ask(n, self.arithmetic.number, value, fmt), fmt)
 
     def _constant(self, value: Any, fmt: Format) -> Float:
         return lambda index: value, fmt

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from specs.formats import Format
-from specs.nodes import Reduce, Tree
+from specs.nodes import Node, Num, Op, Reduce, Tree
 from specs.program import ROW
 from verify.definition.layout import Index, Point, Read, getter, move
 
@@ -21,19 +21,36 @@ Terms = Callable[[Index], list[Any]]
 def total(line: Line, n: Reduce) -> Float:
     """``sum`` and ``dot``, folded by their tree."""
     fmt = n.format or line.format
-    parts = [line.number(a) for a in n.args]
-    formats = [f for _, f in parts]
-    terms = _terms(line, n, [read for read, _ in parts])
     tree = n.tree
     assert tree is not None
+    fused = n.kind == "dot" and any(isinstance(t, Tree) and t.kind == "mma" for t in tree.walk())
+    parts = _factors(line, n) if fused else [line.number(a) for a in n.args]
+    formats = [f for _, f in parts]
+    terms = _terms(line, n, [read for read, _ in parts])
     if n.first is not None:
         return _with_first(line, n, tree, terms, formats)
     start: Read = lambda index: None  # noqa: E731
     if n.start is not None:
         start, start_format = line.number(n.start)
         formats.append(start_format)
-    fold = line.ask(n, line.arithmetic.fold, tree, n.kind, formats, fmt)
+    fold = line.ask(n, line.arithmetic.fold, tree, n.kind, formats, fmt, line.program.dot_products)
     return lambda index: line.ask(n, fold, terms(index), start(index)), fmt
+
+
+def _factors(line: Line, n: Reduce) -> list[Float]:
+    """The factors of an ``mma`` tree in the formats that the instruction takes: a literal takes the other's."""
+    literal = [_is_literal(a) for a in n.args]
+    formats = [line.format_of(a) for a in n.args]
+    if literal == [True, False] or literal == [False, True]:
+        formats = [formats[literal.index(False)]] * 2
+    return [
+        line.literal(a, fmt) if known else (line.number(a)[0], fmt)
+        for a, fmt, known in zip(n.args, formats, literal, strict=True)
+    ]
+
+
+def _is_literal(n: Node) -> bool:
+    return isinstance(n, Num) or (isinstance(n, Op) and n.op == "neg" and _is_literal(n.args[0]))
 
 
 def _with_first(line: Line, n: Reduce, tree: Tree, terms: Terms, formats: list[Format]) -> Float:
@@ -49,7 +66,7 @@ def _with_first(line: Line, n: Reduce, tree: Tree, terms: Terms, formats: list[F
     fmt = n.format or line.format
     line.it = line.join(*formats)
     first, first_format = line.number(n.first)
-    fold = line.ask(n, line.arithmetic.fold, tree, "sum", [*formats, first_format], fmt)
+    fold = line.ask(n, line.arithmetic.fold, tree, "sum", [*formats, first_format], fmt, ())
     zero, slot = line.arithmetic.number(Fraction(0), fmt), line.walker.it
 
     def read(index: Index) -> Any:

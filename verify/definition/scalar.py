@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from specs.dot_products import DotProduct, find
 from specs.errors import SpecError, UnsupportedError
 from specs.formats import BASES, Format
 from specs.nodes import Tree
 from verify.definition import trees
 from verify.definition.arithmetic import COMPARISONS, Decided, Fold
-from verify.numerics import elementary, operations
+from verify.numerics import elementary, operations, tensor_core
 from verify.numerics.rounding import decode, round_float, round_fraction, word_dtype
+from verify.numerics.special import REFUSED, SPECIAL, require_single
 
 _F32, _F64 = BASES["f32"], BASES["f64"]
 _EXP_MARGIN = 2.0**-48
@@ -45,6 +47,7 @@ _ROUNDED: dict[str, Callable[..., float]] = {
     "log": elementary.log,
     "log2": elementary.log2,
     "rcp": elementary.rcp,
+    **SPECIAL,
 }
 _MACHINE: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
@@ -93,10 +96,16 @@ class ScalarArithmetic(Decided):
         """
         if op in _EXACT:
             return _EXACT[op]
+        if op in REFUSED:
+            raise UnsupportedError(
+                f"{op}() is not evaluated: {REFUSED[op]}", remedy="use a function with known bits"
+            )
         if op not in _ROUNDED:
             known = ", ".join(k for k in _ROUNDED if k.isalnum())
             raise UnsupportedError(f"{op}() is not evaluated yet", remedy=f"supported functions: {known}")
         fmt = _stored(fmt)
+        if op in SPECIAL:
+            require_single(op, fmt)
         if fmt in (_F32, _F64) and all(fmt.holds(f) for f in operands):
             fast = _fast(op, fmt)
             if fast is not None:
@@ -115,11 +124,28 @@ class ScalarArithmetic(Decided):
         """Whether ``x`` is NaN."""
         return x != x
 
-    def fold(self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format) -> Fold:
-        """The tree over additions that round to ``fmt``: see `verify.definition.trees`."""
+    def fold(
+        self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format, dots: Sequence[DotProduct]
+    ) -> Fold:
+        """The tree over additions that round to ``fmt``: see `verify.definition.trees`.
+
+        Raises:
+            UnsupportedError: an ``mma`` tree whose dot product the platform does not have.
+        """
 
         def exact(terms: Sequence[Any], pairs: bool, start: Any) -> float:
             return exact_sum(terms if pairs else [(x, 1.0) for x in terms], start, fmt)
+
+        def mma(node: Tree) -> Fold:
+            instruction = node.flags[0] if node.flags else "mma"
+            a, b, k = operands[0], operands[1], trees.integer(node.ints[0])
+            dot = find(dots, instruction, a, b, fmt)
+
+            def chain(pairs: Sequence[tuple[float, float]], start: float | None) -> float:
+                left, right = [x for x, _ in pairs], [y for _, y in pairs]
+                return tensor_core.chained(dot, k, left, right, 0.0 if start is None else start, a, b)
+
+            return chain
 
         formats = (*operands, fmt)
         steps = trees.Operations(
@@ -128,6 +154,7 @@ class ScalarArithmetic(Decided):
             fma=self.operation("fma", formats, fmt),
             exact=exact,
             zero=0.0,
+            mma=mma,
         )
         return trees.build(tree, steps, pairs=kind == "dot")
 

@@ -4,6 +4,7 @@ The terms come in visiting order. For ``sum`` a term is a value, for ``dot`` a p
 is rounded unless the tree fuses it. The rules:
 
 * ``seq()``: an accumulator that starts at +0 (or at ``start``): ``0 + x0``, then ``+ x1``, ...
+  With ``desc`` the last term comes first.
 * ``seq(fma)``: the accumulator becomes ``fma(a, b, acc)``. With ``swap`` the second pair goes before the
   first and, without ``start``, its product is rounded alone: ``fma(a0, b0, a1 * b1)``, then the third pair.
 * ``pairwise()``: neighbours are added, again and again; an odd one out moves up. ``pairwise(fma)``: in the
@@ -11,13 +12,18 @@ is rounded unless the tree fuses it. The rules:
 * ``butterfly(k, ...)``: term i sits on lane i; in the step of k every lane adds lane ``i ^ k``; lane 0 is the
   result. Without strides: n/2, ..., 2, 1 with n the next power of two.
 * ``lanes(n, inner, outer)``: lane j folds terms j, j + n, ... by ``inner``; ``outer`` folds the n lanes.
-* ``chunks(n, inner, outer)``: ``inner`` folds each n neighbours; ``outer`` folds the chunks.
+* ``chunks(n, inner, outer)``: ``inner`` folds each n neighbours; ``outer`` folds the chunks. With several sizes
+  the chunks have these sizes in turn; the last size repeats.
+* ``whole(n, tree, rest)``: ``tree`` folds the terms of all whole blocks of n; ``rest`` folds the fewer than n
+  terms that are left, and starts where ``tree`` ended.
+* ``mma(k)``: a chain of tensor-core instructions of k products each, ascending, whose numerics are the
+  platform's; the accumulator starts at +0 (or at ``start``). It never rounds a product by itself.
 * ``exact()``: the exact sum of exact products, rounded once; an exact zero is +0.
 
 A place of a tree that no term fills takes no part: ``x`` and nothing is ``x``, without an operation (the
 same bits as padding with -0). ``start`` is where an outermost ``seq()`` begins, an exact summand of
-``exact()``, and ``start + total`` for the other trees; in ``lanes`` and ``chunks`` it goes to the outer tree.
-A sum of no terms is +0, or ``start``.
+``exact()``, the first accumulator of ``mma()``, and ``start + total`` for the other trees; in ``lanes`` and
+``chunks`` it goes to the outer tree, in ``whole`` to the first. A sum of no terms is +0, or ``start``.
 """
 
 from __future__ import annotations
@@ -30,14 +36,19 @@ from specs.errors import SpecError, UnsupportedError
 from specs.nodes import Num, Tree
 from verify.definition.arithmetic import Fold
 
-SUPPORTED = "seq, pairwise, butterfly, lanes, chunks and exact"
+SUPPORTED = "seq, pairwise, butterfly, lanes, chunks, whole, mma and exact"
+
+
+def _no_mma(tree: Tree) -> Fold:
+    raise UnsupportedError("mma() has no meaning here", remedy="evaluate with ScalarArithmetic")
 
 
 @dataclass(frozen=True)
 class Operations:
     """Addition, multiplication and fused multiply-add that round once, and the exact sum rounded once.
 
-    ``exact(terms, pairs, start)`` takes values, or pairs of factors where ``pairs``.
+    ``exact(terms, pairs, start)`` takes values, or pairs of factors where ``pairs``. ``mma(tree)`` is the fold of
+    a tensor-core chain over pairs.
     """
 
     add: Callable[[Any, Any], Any]
@@ -45,6 +56,7 @@ class Operations:
     fma: Callable[[Any, Any, Any], Any]
     exact: Callable[[Sequence[Any], bool, Any], Any]
     zero: Any
+    mma: Callable[[Tree], Fold] = _no_mma
 
 
 def build(tree: Tree, operations: Operations, *, pairs: bool) -> Fold:
@@ -56,8 +68,8 @@ def build(tree: Tree, operations: Operations, *, pairs: bool) -> Fold:
         pairs: whether the terms are pairs of factors.
 
     Raises:
-        UnsupportedError: ``mma`` or ``any``.
-        SpecError: a fused tree over terms that are no products, or lanes that butterfly strides do not join.
+        UnsupportedError: ``any``, or a tensor core that the platform does not have.
+        SpecError: a fused tree or ``mma`` over terms that are no products, or lanes that butterfly strides do not join.
     """
     inner = _build(tree, operations, pairs)
 
@@ -78,24 +90,45 @@ def _build(tree: Tree, o: Operations, pairs: bool) -> Fold:
         case "seq":
             if "swap" in tree.flags:
                 return _swapped(o)
-            return _sequential(o, "fma" if "fma" in tree.flags else "mul" if pairs else "")
+            fold = _sequential(o, "fma" if "fma" in tree.flags else "mul" if pairs else "")
+            return (lambda terms, start: fold(terms[::-1], start)) if "desc" in tree.flags else fold
+        case "mma":
+            if not pairs:
+                raise SpecError("mma() over terms that are no products", remedy="write dot(x, 1, mma(k))")
+            return o.mma(tree)
         case "exact":
             return lambda terms, start: o.exact(terms, pairs, start)
         case "pairwise":
             return _started(_pairwise(o, pairs, "fma" in tree.flags), o)
         case "butterfly":
             return _started(_butterfly([integer(k) for k in tree.ints], o, pairs), o)
-        case "lanes" | "chunks":
-            size = integer(tree.ints[0])
-            if size < 1:
-                raise SpecError(f"{tree.kind}({size}, ...) has no place for a term", remedy="use 1 or more")
-            inner, outer = _build(tree.inner[0], o, pairs), _build(tree.inner[1], o, False)
-            cut = _lanes if tree.kind == "lanes" else _chunks
-            return lambda terms, start: outer([inner(part, None) for part in cut(terms, size)], start)
+        case "lanes" | "chunks" | "whole":
+            return _nested(tree, o, pairs)
         case _:
             raise UnsupportedError(
                 f"{tree.kind}() is not evaluated yet", remedy=f"supported trees: {SUPPORTED}"
             )
+
+
+def _nested(tree: Tree, o: Operations, pairs: bool) -> Fold:
+    sizes = [integer(size) for size in tree.ints]
+    if min(sizes) < 1:
+        raise SpecError(f"{tree.kind}({min(sizes)}, ...) has no place for a term", remedy="use 1 or more")
+    first, second = tree.inner
+    inner = _build(first, o, pairs)
+    if tree.kind == "whole":
+        rest = _build(second, o, pairs)
+
+        def whole(terms: Sequence[Any], start: Any) -> Any:
+            end = len(terms) - len(terms) % sizes[0]
+            total = inner(terms[:end], start) if end else start
+            return rest(terms[end:], total) if end < len(terms) else total
+
+        return whole
+    outer = _build(second, o, False)
+    if tree.kind == "lanes":
+        return lambda terms, start: outer([inner(part, None) for part in _lanes(terms, sizes[0])], start)
+    return lambda terms, start: outer([inner(part, None) for part in _sized(terms, sizes)], start)
 
 
 def integer(node: object) -> int:
@@ -110,6 +143,17 @@ def _lanes(terms: Sequence[Any], n: int) -> list[Sequence[Any]]:
 
 def _chunks(terms: Sequence[Any], n: int) -> list[Sequence[Any]]:
     return [terms[i : i + n] for i in range(0, len(terms), n)]
+
+
+def _sized(terms: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    """Chunks of these sizes in turn; the last size repeats."""
+    parts: list[Sequence[Any]] = []
+    at = 0
+    while at < len(terms):
+        size = sizes[min(len(parts), len(sizes) - 1)]
+        parts.append(terms[at : at + size])
+        at += size
+    return parts
 
 
 def _started(fold: Callable[[Sequence[Any]], Any], o: Operations) -> Fold:

@@ -16,6 +16,7 @@ import pytest
 from specs import parse_spec
 from specs.bind import bind
 from specs.context import make_context
+from specs.dot_products import DotProduct
 from specs.errors import SpecError
 from specs.formats import Format
 from specs.nodes import Tree
@@ -64,7 +65,9 @@ class Text:
     def is_nan(self, x: str) -> str:
         return f"isnan({x})"
 
-    def fold(self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format) -> Fold:
+    def fold(
+        self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format, dots: Sequence[DotProduct]
+    ) -> Fold:
         def exact(terms: Sequence[Any], pairs: bool, start: Any) -> str:
             return f"exact{terms}"
 
@@ -183,9 +186,11 @@ def test_a_format_rounds_each_addition_of_its_own_sum() -> None:
     formats: list[tuple[str, str]] = []
 
     class Formats(Text):
-        def fold(self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format) -> Fold:
+        def fold(
+            self, tree: Tree, kind: str, operands: Sequence[Format], fmt: Format, dots: Sequence[DotProduct]
+        ) -> Fold:
             formats.append((fmt.name, ",".join(f.name for f in operands)))
-            return super().fold(tree, kind, operands, fmt)
+            return super().fold(tree, kind, operands, fmt, dots)
 
     text = '[row]\noutput = "bf16.sum(f16(v), seq()) + sum(v, seq())"\n'
     walk(text, 2, arithmetic=Formats()).value("output", {"dim": 0})

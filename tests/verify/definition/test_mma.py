@@ -1,0 +1,133 @@
+"""Tensor-core trees in a spec: which factors, formats and platforms they take, and what they give.
+
+The expected values come from the rule of a truncated fused dot-product-add, written here in rationals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specs import load_platform, parse_spec
+from specs.bind import bind
+from specs.context import make_context
+from specs.errors import SpecError, UnsupportedError
+from verify.definition import RowInputs, ScalarArithmetic, Walker
+from verify.definition.balls import BallArithmetic
+from verify.partition import plan_program
+
+HEADER = """
+schema = 1
+name = "test.mma"
+status = "read"
+summary = "a test"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+[row]
+"""
+#: Fused length, fraction bits and exponent floor of mma.sync on bf16, by platform.
+MODELS = {"a100": (8, 24, -132), "h200": (16, 25, -133)}
+
+
+def walk(line: str, v: Sequence[float], platform: str = "h200", arithmetic: Any = None) -> Walker:
+    values = make_context({"sm_count": 4, "compute_capability": 90, "kv_len": len(v)})
+    spec = parse_spec(HEADER + line)
+    program = bind(spec, values, dot_products=load_platform(platform).dot_products)
+    inputs = RowInputs(v=np.array(v, dtype=np.float64)[:, None])
+    return Walker(program, plan_program(program, values), inputs, arithmetic or ScalarArithmetic())
+
+
+def value(line: str, v: Sequence[float], platform: str = "h200") -> float:
+    return walk(line, v, platform).value("output", {"dim": 0})
+
+
+def truncated_chain(pairs: Sequence[tuple[float, float]], c: float, model: tuple[int, int, int]) -> float:
+    """Blocks of products and the accumulator, aligned to the largest exponent, cut, added, cut to 24 bits."""
+    length, bits, floor = model
+
+    def exponent(x: float) -> int:
+        return max(math.frexp(x)[1] - 1, -126)
+
+    acc = Fraction(c)
+    for at in range(0, len(pairs), length):
+        terms = [(Fraction(a) * Fraction(b), exponent(a) + exponent(b)) for a, b in pairs[at : at + length]]
+        terms.append((acc, exponent(float(acc))))
+        top = max([floor, *(e for x, e in terms if x)])
+        unit = Fraction(2) ** (top - bits)
+        total = sum((math.trunc(x / unit) for x, _ in terms), 0) * unit
+        if total:
+            last = Fraction(2) ** max(exponent(float(abs(total))) - 23, -149)
+            # float(total) may round up to the next binade; truncation must not.
+            while abs(total) / last < 2**23 and last > Fraction(2) ** -149:
+                last /= 2
+            total = math.trunc(total / last) * last
+        acc = total
+    return float(acc)
+
+
+BF16 = st.builds(lambda m, e: math.ldexp(m, e), st.integers(-255, 255), st.integers(-20, 12))
+
+
+@given(st.lists(BF16, min_size=1, max_size=40), st.sampled_from(sorted(MODELS)))
+def test_a_chain_is_the_rule(v: list[float], platform: str) -> None:
+    want = truncated_chain([(x, x) for x in v], 0.0, MODELS[platform])
+    assert value('output = "dot(v, v, mma(16))"', v, platform) == want
+    want = truncated_chain([(x, x) for x in v], 1.5, MODELS[platform])
+    assert value('output = "dot(v, v, mma(16), start=1.5)"', v, platform) == want
+
+
+def test_truncation_of_each_term() -> None:
+    # 2**24 and ones: each 1 is kept at 25 fraction bits, the sum 2**24 + 1 is cut to 24 bits.
+    assert value('output = "dot(v, 1, mma(16))"', [2.0**24, 1.0]) == 2.0**24
+    assert value('output = "dot(v, 1, mma(16))"', [2.0**24, 1.0, 1.0]) == 2.0**24 + 2
+    # 2**26 and four ones: each is below the last place that is kept, so all are lost; exactly, they would count.
+    assert value('output = "dot(v, 1, mma(16))"', [2.0**26, *[1.0] * 8]) == 2.0**26
+    # Cut to nothing in the first block, kept in the second one: 16 terms a block on H200, 8 on A100.
+    v = [2.0**26, *[0.0] * 15, -(2.0**26), 1.0]
+    assert value('output = "dot(v, 1, mma(16))"', v) == 0.0
+    v = [2.0**26, -(2.0**26), *[0.0] * 14, 1.0]
+    assert value('output = "dot(v, 1, mma(16))"', v) == 1.0
+    v = [2.0**26, 1.0, *[0.0] * 7, -(2.0**26), 0.0]
+    assert value('output = "dot(v, 1, mma(16))"', v, "h200") == 0.0
+    v = [1.0, *[0.0] * 7, 2.0**24, -(2.0**24)]
+    assert value('output = "dot(v, 1, mma(16))"', v, "a100") == 1.0
+    v = [1.0, *[0.0] * 7, 2.0**26, -(2.0**26)]
+    assert value('output = "dot(v, 1, mma(16))"', v, "a100") == 0.0
+
+
+def test_inside_another_tree_each_chain_starts_at_zero() -> None:
+    v = [2.0**26, 1.0, 1.0, -(2.0**26)]
+    assert value('output = "dot(v, 1, chunks(2, mma(16), seq()))"', v) == 0.0
+    assert value('output = "dot(v, 1, chunks(1, mma(16), pairwise()))"', [3.0, 4.0]) == 7.0
+
+
+def test_a_literal_takes_the_format_of_the_other_factor() -> None:
+    assert value('output = "dot(0.5, v, mma(16))"', [3.0, 5.0]) == 4.0
+    assert value('output = "dot(v, -2, mma(16))"', [3.0, 5.0]) == -16.0
+    with pytest.raises(SpecError, match=r"0\.3 is no value of bf16"):
+        value('output = "dot(v, 0.3, mma(16))"', [1.0])
+
+
+@pytest.mark.parametrize(
+    ("line", "platform", "message"),
+    [
+        ("dot(v, f16(v), mma(16))", "h200", r"no dot product mma of bf16 and f16 to f32"),
+        ("dot(v, v * 2, mma(16))", "h200", r"no dot product mma of bf16 and f32 to f32"),
+    ],
+)
+def test_what_a_platform_does_not_have(line: str, platform: str, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"<text>:\d+:\d+: {message}"):
+        value(f'output = "{line}"', [1.0], platform)
+
+
+def test_real_meaning() -> None:
+    found = walk('output = "dot(v, 1, mma(16), start=1)"', [2.0**26, 1.0], arithmetic=BallArithmetic())
+    assert found.value("output", {"dim": 0}) == 2**26 + 2
