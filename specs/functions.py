@@ -109,7 +109,7 @@ TREES: dict[str, tuple[int, int, int, frozenset[str]]] = {
     "lanes": (1, 1, 2, frozenset()),
     "chunks": (1, 8, 2, frozenset()),
     "whole": (1, 1, 2, frozenset()),
-    "mma": (1, 1, 0, frozenset()),
+    "mma": (1, 1, 0, frozenset({"wgmma", "tcgen05"})),
     "exact": (0, 0, 0, frozenset()),
     "any": (0, 0, 0, frozenset()),
 }

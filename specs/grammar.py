@@ -60,6 +60,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }
 _SPECIAL = ("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits", "max", "any")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_FLAGS = ("fma", "swap", "desc", "wgmma", "tcgen05")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
 
 
@@ -455,8 +456,10 @@ class _Parser:
             raise self._error(
                 n,
                 f"{kind}() takes {low}{f' to {high}' if high != low else ''} integer(s) and {inner_count} inner tree(s)",
-                "as in lanes(4, pairwise(fma), butterfly(2, 1))",
+                f"as in {'mma(16, wgmma)' if kind == 'mma' else 'lanes(4, pairwise(fma), butterfly(2, 1))'}",
             )
+        if kind == "mma" and len(flags) > 1:
+            raise self._error(n, "an mma tree is one instruction", "write mma(16), mma(16, wgmma) or mma(32, tcgen05)")
         if "swap" in flags and "fma" not in flags:
             raise self._error(n, "swap only means something with fma", "write seq(fma, swap)")
         if "swap" in flags and "desc" in flags:
@@ -471,7 +474,7 @@ class _Parser:
         args: list[ast.expr] = []
         flags: list[str] = []
         for a in n.args:
-            if isinstance(a, ast.Name) and a.id in allowed and a.id in ("fma", "swap", "desc"):
+            if isinstance(a, ast.Name) and a.id in allowed and a.id in _FLAGS:
                 if a.id in flags:
                     raise self._error(a, f"'{a.id}' twice", "write it once")
                 flags.append(a.id)
