@@ -414,7 +414,11 @@ class _Parser:
             raise self._error(n, f"{kind}() takes {want} argument(s), got {len(n.args)}", f"write {shape}")
         keywords = self._keywords(n, _REDUCE_KEYWORDS)
         tree = self._tree(n.args[-1], depth + 1) if wants_tree else None
-        if kind == "sum" and tree is not None and any("fma" in t.flags for t in _trees(tree)):
+        if (
+            kind == "sum"
+            and tree is not None
+            and any("fma" in t.flags for t in tree.walk() if isinstance(t, Tree))
+        ):
             raise self._error(n, "a sum has no products to fuse", "write dot(a, b, tree), or drop fma")
         over = keywords.get("over")
         axes: tuple[str, ...] | None = None
@@ -459,7 +463,7 @@ class _Parser:
                 f"as in {'mma(16, wgmma)' if kind == 'mma' else 'lanes(4, pairwise(fma), butterfly(2, 1))'}",
             )
         if kind == "mma" and len(flags) > 1:
-            raise self._error(n, "an mma tree is one instruction", "write mma(16), mma(16, wgmma) or mma(32, tcgen05)")
+            raise self._error(n, "an mma tree is one instruction", "as in mma(16) or mma(16, wgmma)")
         if "swap" in flags and "fma" not in flags:
             raise self._error(n, "swap only means something with fma", "write seq(fma, swap)")
         if "swap" in flags and "desc" in flags:
@@ -492,10 +496,6 @@ class _Parser:
                 raise self._error(k, f"'{word}=' twice", "write it once")
             found[word] = k.value
         return found
-
-
-def _trees(tree: Tree) -> list[Tree]:
-    return [t for t in tree.walk() if isinstance(t, Tree)]
 
 
 def _shorten(text: str, width: int = 100) -> str:
