@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from specs.context import INPUT_FORMATS
+from specs.context import INPUT_FORMATS, LENGTHS, batch_lengths
 from specs.dot_products import DotProduct
 from specs.errors import Place, SpecError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.grammar import parse_expr, parse_level
 from specs.infer import infer
-from specs.integers import Value, evaluate
+from specs.integers import Scalar, Value, evaluate
 from specs.nodes import Cmp, LevelRule, Logic, Name, Node, Num, Op, Select
 from specs.program import CONSTANTS, ROW, TOKEN, Level, Program, View
 
@@ -29,7 +29,7 @@ _ANY = LevelRule("tiles", (Num("1"),))
 
 def bind(
     spec: Spec,
-    context: Mapping[str, int | str],
+    context: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
     formats: Mapping[str, Format] | None = None,
     dot_products: tuple[DotProduct, ...] = (),
@@ -60,7 +60,7 @@ def bind(
 
 def _bind(
     spec: Spec,
-    context: Mapping[str, int | str],
+    context: Mapping[str, Any],
     options: Mapping[str, Any] | None,
     formats: Mapping[str, Format],
 ) -> Program:
@@ -74,12 +74,12 @@ def _bind(
         )
     inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
     words = {word: inputs[word[0]].base for word in INPUT_FORMATS}
-    known = {**context, **words, **options}
+    known = {**context, LENGTHS: batch_lengths(context), **words, **options}
     for number, variant in enumerate(spec.file.variants):
         if _Integers(known, spec).evaluate(variant.when, spec.place(f"variant.{number}", "when")):
             spec = spec.with_variant(number)
     integers = _Integers(known, spec)
-    _require(spec, integers, context)
+    _require(spec, integers)
     resolver = _Resolver(integers, options, set(spec.file.constants))
     levels: list[Level] = []
     views: dict[str, View] = {}
@@ -117,11 +117,11 @@ def _bind(
         tuple(lines),
         tuple(starts),
     )
-    shown = {**options, **{n: integers[n] for n in spec.file.let}}
+    shown = {**options, **{n: integers.let(n) for n in spec.file.let}}
     return replace(typed, levels=tuple(levels), integers=shown)
 
 
-def _require(spec: Spec, integers: _Integers, context: Mapping[str, int | str]) -> None:
+def _require(spec: Spec, integers: _Integers) -> None:
     """Refuse a shape, platform or input that the kernel does not take."""
     for n, require in enumerate(spec.file.requires):
         place = spec.place(f"require.{n}", "that")
@@ -169,25 +169,27 @@ class _Integers(Mapping[str, Value]):
         self._spec = spec
         self._let = spec.file.let
         self._busy: set[str] = set()
-        self._done: dict[str, Value] = {}
+        self._done: dict[str, Scalar] = {}
 
-    def evaluate(self, text: str, place: Place) -> Value:
+    def evaluate(self, text: str, place: Place) -> Scalar:
         return evaluate(parse_expr(text, place), self, place)
 
-    def __getitem__(self, name: str) -> Value:
+    def let(self, name: str) -> Scalar:
+        """The value of a line of ``[let]``."""
         if name in self._done:
             return self._done[name]
-        if name in self._let:
-            place = self._spec.place("let", name)
-            if name in self._busy:
-                raise SpecError(f"'{name}' depends on itself", place=place, remedy="break the cycle in [let]")
-            self._busy.add(name)
-            try:
-                self._done[name] = self.evaluate(self._let[name], place)
-                return self._done[name]
-            finally:
-                self._busy.discard(name)
-        return self._known[name]
+        place = self._spec.place("let", name)
+        if name in self._busy:
+            raise SpecError(f"'{name}' depends on itself", place=place, remedy="break the cycle in [let]")
+        self._busy.add(name)
+        try:
+            self._done[name] = self.evaluate(self._let[name], place)
+            return self._done[name]
+        finally:
+            self._busy.discard(name)
+
+    def __getitem__(self, name: str) -> Value:
+        return self.let(name) if name in self._let else self._known[name]
 
     def __iter__(self):
         return iter({**self._known, **self._let})
@@ -260,6 +262,10 @@ class _Resolver:
                 value = self.integers[n.id]
             except KeyError:
                 return n
+            if isinstance(value, tuple):
+                raise SpecError(
+                    f"{n.id} is a list, not a value", remedy="give it to a partition rule in [let]"
+                )
             return Num(f"'{value}'" if isinstance(value, str) else str(int(value)), at=n.at)
         n = self._rebuild(n)
         match n:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from specs.context import CONTEXT, INPUT_FORMATS
+from specs.context import CONTEXT, INPUT_FORMATS, LENGTHS
 from specs.document import Document, collect
 from specs.errors import Place, SpecError, did_you_mean
 from specs.grammar import parse_expr, parse_level
-from specs.infer import SCALARS
+from specs.names import HEAD_SCALARS, INDICES, SCALARS
 from specs.merge import Key
 from specs.nodes import At, Last, LevelRule, Name, Node, Owns, Pos, Prev, Reduce
 from specs.scan import Path
@@ -17,7 +17,7 @@ from specs.schema import TOP_KEYS, Lines, SpecFile
 Where = Mapping[Key, tuple[Document, Path]]
 AXES = ("token", "row", "dim", "depth")
 #: Names that stand for a value in every expression.
-GIVEN = ("q", "k", "v", *SCALARS, "visible", "inf", "nan", "true", "false")
+GIVEN = ("q", "k", "v", *SCALARS, *HEAD_SCALARS, *INDICES, "visible", "inf", "nan", "true", "false")
 
 
 def parse_line(section: str, text: str, where: tuple[Document, Path] | None, origin: str) -> Node:
@@ -121,7 +121,7 @@ class _Checker:
                         place=self.at(section, name),
                         remedy="a name means one thing: rename one of them, or drop it first",
                     )
-                elif name in CONTEXT or name in INPUT_FORMATS or name in GIVEN:
+                elif name in (*CONTEXT, LENGTHS, *INPUT_FORMATS, *GIVEN):
                     yield SpecError(
                         f"'{name}' is given to every spec",
                         place=self.at(section, name),
@@ -184,7 +184,7 @@ class _Checker:
         except SpecError as error:
             yield error
             return
-        known = {*CONTEXT, *INPUT_FORMATS, *self.file.options, *self.integers}
+        known = {*CONTEXT, LENGTHS, *INPUT_FORMATS, *self.file.options, *self.integers}
         if not integer:
             known |= {*GIVEN, *self.constants, *self.sites}
         for inner, extra in _walk(node, frozenset()):

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specs.errors import InputError, did_you_mean
 
 Value = int | str
+Context = dict[str, Any]
 MAX_TOKENS = 1 << 24
+MAX_BATCH = 1 << 16
 MAX_INT = 1 << 40
 
 
@@ -38,6 +41,9 @@ CONTEXT: dict[str, Variable] = {
     "element_bytes": Variable("bytes of one element of K and V", 2, low=1, high=8),
     "window": Variable("sliding window in tokens; 0: none", 0, high=MAX_TOKENS),
     "causal": Variable("1: a query sees no later token", 0, high=1),
+    "has_sinks": Variable("1: each query head has the logit of a sink", 0, high=1),
+    "has_alibi": Variable("1: each query head has a slope of ALiBi", 0, high=1),
+    "has_softcap": Variable("1: scores are capped", 0, high=1),
     "cuda_graph": Variable("1: captured in a CUDA graph", 0, high=1),
     "num_splits": Variable("split count given by the caller; 0: the kernel's own rule", 0, high=1 << 16),
     "sm_count": Variable("streaming multiprocessors of the GPU", None, low=1, high=1 << 16),
@@ -47,24 +53,31 @@ CONTEXT: dict[str, Variable] = {
     "flashinfer_version": Variable("version of FlashInfer, 702 for 0.7.2", 702),
     "fork": Variable("which fork of the kernel: 'dao' or 'vllm'", "'dao'"),
 }
+#: The lengths of the whole batch, a tuple, which only partition rules take: see `batch_lengths`.
+LENGTHS = "kv_lens"
+NAMES = (*CONTEXT, LENGTHS)
 
 #: Words that `bind` adds: the formats in which the inputs come, such as ``'bf16'``.
 INPUT_FORMATS = ("q_format", "k_format", "v_format")
 
 
-def make_context(given: Mapping[str, object], *, place: str = "context") -> dict[str, Value]:
+def make_context(given: Mapping[str, object], *, place: str = "context") -> Context:
     """Check ``given`` and fill in defaults.
 
     Returns:
-        every name of `CONTEXT` with an integer or a word.
+        every name of `CONTEXT` with an integer or a word; ``kv_lens``, if it is given, with a tuple.
 
     Raises:
         InputError: unknown name, wrong type, out of range, or a required name is missing.
     """
     for name in given:
-        if name not in CONTEXT:
-            raise InputError(f"unknown name '{name}'", place=place, remedy=did_you_mean(name, CONTEXT))
-    values: dict[str, Value] = {}
+        if name not in NAMES:
+            raise InputError(f"unknown name '{name}'", place=place, remedy=did_you_mean(name, NAMES))
+    lengths = _lengths(given.get(LENGTHS), place)
+    if lengths is not None:
+        longest = max(lengths)
+        given = {"batch": len(lengths), "max_kv_len": longest, "kv_capacity": longest, **_set(given)}
+    values: Context = {}
     for name, variable in CONTEXT.items():
         value = given.get(name)
         if value is None:
@@ -76,20 +89,63 @@ def make_context(given: Mapping[str, object], *, place: str = "context") -> dict
             else:
                 value = default.strip("'") if isinstance(default, str) else default
         values[name] = _checked(name, variable, value, place)
-    if values["q_heads"] % values["kv_heads"]:  # pyright: ignore[reportOperatorIssue]
+    if values["q_heads"] % values["kv_heads"]:
         raise InputError(
             f"q_heads = {values['q_heads']} is not a multiple of kv_heads = {values['kv_heads']}",
             place=place,
             remedy="grouped-query attention gives every KV head the same number of query heads",
         )
     for name in ("max_kv_len", "kv_capacity"):
-        if int(values[name]) < int(values["kv_len"]):
+        if values[name] < values["kv_len"]:
             raise InputError(
                 f"{name} = {values[name]} is less than kv_len = {values['kv_len']}",
                 place=place,
                 remedy=f"{name} is {CONTEXT[name].doc}",
             )
+    if lengths is not None:
+        batch, kv_len, longest = values["batch"], values["kv_len"], values["max_kv_len"]
+        if len(lengths) != batch or kv_len not in lengths or max(lengths) > longest:
+            raise InputError(
+                f"kv_lens holds {len(lengths)} lengths up to {max(lengths)}, but batch = {batch}, kv_len = {kv_len} "
+                f"and max_kv_len = {longest}",
+                place=place,
+                remedy="kv_lens is the length of each sequence of the batch, this one among them",
+            )
+        values[LENGTHS] = lengths
     return values
+
+
+def batch_lengths(context: Mapping[str, Any]) -> tuple[int, ...]:
+    """The length of each sequence of the batch: ``kv_lens``, else ``kv_len`` for all.
+
+    Empty where neither is known: a batch of more than `MAX_BATCH` sequences.
+    """
+    if LENGTHS in context:
+        return context[LENGTHS]
+    batch = int(context["batch"])
+    return (int(context["kv_len"]),) * batch if batch <= MAX_BATCH else ()
+
+
+def _set(given: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _lengths(given: Any, place: str) -> tuple[int, ...] | None:
+    """``kv_lens`` as a tuple.
+
+    Raises:
+        InputError: not a sequence of lengths, or an empty or an endless one.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not (isinstance(given, Sequence) or hasattr(given, "tolist")):
+        raise InputError(f"kv_lens = {given!r} is not a list", place=place, remedy="give a list of integers")
+    if not 1 <= len(given) <= MAX_BATCH:
+        raise InputError(
+            f"kv_lens holds {len(given)} lengths", place=place, remedy=f"give 1 to {MAX_BATCH} lengths"
+        )
+    each = Variable("a list of lengths in tokens", high=MAX_TOKENS)
+    return tuple(int(_checked(LENGTHS, each, n, place)) for n in given)
 
 
 def _checked(name: str, variable: Variable, value: object, place: str) -> Value:

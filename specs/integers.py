@@ -10,8 +10,9 @@ from specs.functions import INTEGER_ONLY
 from specs.nodes import Cmp, Logic, Name, Node, Num, Op, Select
 from specs.rules import call_rule, rule_names
 
-Value = int | str | bool | float
-_COMPARE: dict[str, Callable[[Value, Value], bool]] = {
+Scalar = int | str | bool | float
+Value = Scalar | tuple[int, ...]
+_COMPARE: dict[str, Callable[[Scalar, Scalar], bool]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,  # pyright: ignore[reportOperatorIssue]
@@ -21,8 +22,10 @@ _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
 }
 
 
-def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], place: Place) -> Value:
+def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], place: Place) -> Scalar:
     """The value of an integer formula.
+
+    A list of lengths is no value of its own: only partition rules take it.
 
     Args:
         node: a parsed formula.
@@ -45,7 +48,18 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
             raise fail(n, f"{value!r} is not an integer", "only == and != may compare words")
         return int(value)
 
-    def go(n: Node) -> Value:
+    def named(n: Name) -> Value:
+        try:
+            return get(n.id)
+        except KeyError:
+            known = list(lookup) if isinstance(lookup, Mapping) else []
+            raise fail(n, f"unknown name '{n.id}'", did_you_mean(n.id, known)) from None
+
+    def argument(n: Node) -> int | tuple[int, ...]:
+        value = named(n) if isinstance(n, Name) else None
+        return value if isinstance(value, tuple) else integer(n)
+
+    def go(n: Node) -> Scalar:
         match n:
             case Num(text=text):
                 if text.startswith("'"):
@@ -54,11 +68,10 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
                     raise fail(n, f"{text} is not an integer", "integer formulas have whole numbers only")
                 return bounded(n, int(text))
             case Name(id=name):
-                try:
-                    return get(name)
-                except KeyError:
-                    known = list(lookup) if isinstance(lookup, Mapping) else []
-                    raise fail(n, f"unknown name '{name}'", did_you_mean(name, known)) from None
+                value = named(n)
+                if isinstance(value, tuple):
+                    raise fail(n, f"{name} is a list, not an integer", "only partition rules take it")
+                return value
             case Select(cond=c, a=a, b=b):
                 return go(a) if go(c) else go(b)
             case Cmp(op=op, left=left, right=right):
@@ -74,6 +87,11 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
                 return not go(a)
             case Logic(op=op, args=args):
                 return all(go(a) for a in args) if op == "and" else any(go(a) for a in args)
+            case Op(op=op, args=args, format=None) if op in rule_names():
+                try:
+                    return bounded(n, call_rule(op, tuple(argument(a) for a in args)))
+                except SpecError as error:
+                    raise fail(n, error.cause, error.remedy) from None
             case Op(op=op, args=args, format=None):
                 return bounded(n, apply(n, op, [integer(a) for a in args]))
             case _:
@@ -107,11 +125,6 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
                 return abs(v[0])
             case "ceilpow2":
                 return 1 if v[0] <= 1 else 1 << (v[0] - 1).bit_length()
-            case _ if op in rule_names():
-                try:
-                    return call_rule(op, tuple(v))
-                except SpecError as error:
-                    raise fail(n, error.cause, error.remedy) from None
             case "/":
                 raise fail(n, "'/' does not divide integers", "use // (rounded down) or ceildiv(a, b)")
             case _:

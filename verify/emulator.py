@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
+from verify.features import NONE, Features, check_used, scalars, with_features
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
 from verify.engine.run import Rows, Work, evaluate_sites
 from verify.engine.support import check_supported
@@ -101,6 +102,11 @@ def emulate(
     batch: int = 1,
     kv_capacity: int | None = None,
     kv_lens: Sequence[int] | None = None,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
+    softcap: float | None = None,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     context: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     backend: str = "engine",
@@ -119,6 +125,8 @@ def emulate(
         kv_capacity: tokens the page table has room for, by default ``kv_len``.
         kv_lens: lengths of a ragged batch. ``q [batch, q_heads, head_dim]``, ``k, v [batch, longest, kv_heads,
             head_dim]``; a list of one `Result` for each sequence comes back.
+        sinks, alibi_slopes, softcap, k_scale, v_scale: see `verify.features.Features`; refused where the spec has
+            no line that uses them.
         context: what the partition needs and the arrays do not say (``q_heads``, ``kv_heads``, ``head_dim`` with
             ready scores; ``window``, ``num_splits``, versions, ...): see `specs.context.CONTEXT`.
         options: values for the spec's ``[options]``.
@@ -147,19 +155,34 @@ def emulate(
         raise InputError(
             f"{causal!r} is neither true nor false", place="argument causal", remedy="give a bool"
         )
+    features = Features(sinks, alibi_slopes, softcap, k_scale, v_scale)
     if kv_lens is not None:
         rest = {"scale": scale, "causal": causal, "kv_capacity": kv_capacity, "context": context}
+        rest |= {f.name: getattr(features, f.name) for f in fields(features)}
         return _ragged(spec, platform, q, k, v, kv_lens, {**rest, "options": options, "backend": backend})
     named = {"scores": scores, "values": values, "q": q, "k": k, "v": v}
     arrays = {name: array for name, array in named.items() if array is not None}
     given = {"batch": batch, "kv_capacity": kv_capacity, **(context or {})}
     return start_run(
-        spec, platform, arrays, scale=scale, causal=causal, context=given, options=options, backend=backend
+        spec,
+        platform,
+        arrays,
+        scale=scale,
+        causal=causal,
+        features=features,
+        context=given,
+        options=options,
+        backend=backend,
     ).result()
 
 
 def make_problem(
-    spec: Spec, arrays: Mapping[str, Any], scale: Any, causal: bool, context: Mapping[str, Any]
+    spec: Spec,
+    arrays: Mapping[str, Any],
+    scale: Any,
+    causal: bool,
+    context: Mapping[str, Any],
+    features: Features = NONE,
 ) -> Problem:
     """The problem of ``scores`` and ``values``, or of ``q``, ``k`` and ``v``, as ``spec`` takes them.
 
@@ -168,6 +191,13 @@ def make_problem(
     Raises:
         InputError: wrong name, shape, dtype or value.
     """
+    bare = _bare_problem(spec, arrays, scale, causal, context)
+    return with_features(bare, features, spec.numbers.compute_format)
+
+
+def _bare_problem(
+    spec: Spec, arrays: Mapping[str, Any], scale: Any, causal: bool, context: Mapping[str, Any]
+) -> Problem:
     numbers = spec.numbers
     inputs = {n: numbers.input_format(n) for n in ("q", "k", "v")}
     window = whole_number(context.get("window") or 0, "window")
@@ -195,6 +225,7 @@ def start_run(
     *,
     scale: Any = None,
     causal: bool = False,
+    features: Features = NONE,
     context: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     backend: str = "engine",
@@ -209,8 +240,8 @@ def start_run(
     Raises:
         as `emulate`.
     """
-    given = dict(context or {})
-    problem = make_problem(spec, arrays, scale, bool(causal), given)
+    given = {**features.context(), **(context or {})}
+    problem = make_problem(spec, arrays, scale, bool(causal), given, features)
     if causal:
         given["causal"] = 1
     return Run.start(spec, platform, problem, given, options or {}, backend, kv=kv)
@@ -252,7 +283,7 @@ def _ragged(
     longest = max(lengths)
     extra = dict(rest.pop("context") or {})
     capacity = rest.pop("kv_capacity") or longest
-    context = {"max_kv_len": longest, **extra}
+    context = {"max_kv_len": longest, **({} if "batch" in extra else {"kv_lens": lengths}), **extra}
     results: list[Result] = []
     for i, n in enumerate(lengths):
         if not 0 <= n <= len(k[i]):
@@ -335,18 +366,20 @@ class Run:
         _agree(context, problem)
         formats = {n: f for n, f in problem.formats.items() if n in ("q", "k", "v")}
         program = bind(spec, context, options, formats, platform.dot_products)
+        check_used(program, problem)
         plan = plan_program(program, context)
         depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
-        scalars = {
+        values = {
             "scale": problem.scale,
             "rsqrt_head_dim": float(depth) ** -0.5,
             "q_scale": problem.scale * float(depth) ** 0.5,
+            **scalars(problem),
         }
-        run = cls(spec, platform, problem, program, plan, scalars, backend, options, kv)
+        run = cls(spec, platform, problem, program, plan, values, backend, options, kv)
         if backend == "engine":
             check_supported(program)
             _faithful(program.compute)
-            run.scalars = {**scalars, **constants(program, plan, scalars)}
+            run.scalars = {**values, **constants(program, plan, values)}
 
             def plan_at(length: int) -> Plan:
                 other = make_context({**full, "kv_len": length}, place="bucket")
@@ -437,7 +470,9 @@ class Run:
         p = self.problem
         assert self.kv is not None
         formats = {n: f for n, f in p.formats.items() if n in ("q", "scores")}
-        rows = Rows(p.q, p.scores, p.low, p.high, formats)
+        group = p.rows // p.queries
+        queries = (np.arange(p.rows) // group + (p.kv_len - p.queries)).astype(np.int32)
+        rows = Rows(p.q, p.scores, p.low, p.high, formats, queries, getattr(p, "per_row", {}))
         return Work(self.program, rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars)
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:

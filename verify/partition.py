@@ -119,7 +119,7 @@ def plan_ragged(
     options: Mapping[str, Any] | None = None,
     **context: Any,
 ) -> tuple[Plan, ...]:
-    """One plan for each sequence of a ragged batch; the batch and its largest length are seen by every formula.
+    """One plan for each sequence of a ragged batch; formulas see the batch, its lengths and the largest of them.
 
     Raises:
         InputError: ``kv_lens`` is empty, or as `plan`.
@@ -128,9 +128,9 @@ def plan_ragged(
         raise InputError(
             "no sequence in the batch", place="kv_lens", remedy="give one length for each sequence"
         )
-    shared = {"max_kv_len": max(kv_lens), "batch": len(kv_lens), **context}
-    if "kv_capacity" not in shared:
-        shared["kv_capacity"] = max(kv_lens)
+    shared = {"max_kv_len": max(kv_lens), "kv_capacity": max(kv_lens), **context}
+    if "batch" not in shared:  # a larger batch has lengths that are not known
+        shared["kv_lens"] = kv_lens
     return tuple(plan(spec, platform, options=options, **{**shared, "kv_len": n}) for n in kv_lens)
 
 
