@@ -39,6 +39,9 @@ _RCP = (
 )
 _LG2 = "model only: data path of G80 (envytools); no words of a later GPU"
 
+_TORCH = "run: every f32 number through PyTorch 2.13.0 on AVX-512"
+_GLIBC = "run: every f32 number through glibc 2.36 on x86-64 with FMA"
+
 
 FUNCTIONS: dict[str, Function] = {
     f.name: f
@@ -62,11 +65,23 @@ FUNCTIONS: dict[str, Function] = {
         Function("mufu.rcp", 1, 1, "1 / a", evidence=_RCP),
         Function("mufu.rsq", 1, 1, "1 / sqrt(a)", evidence=_RCP),
         Function("mufu.lg2", 1, 1, "log(a) / log(2)", evidence=_LG2),
-        Function("div.full", 2, 2, "a / b", evidence=f"sequence read from SASS; mufu.rcp: {_RCP}"),
-        Function("triton.exp", 1, 1, "exp(a)", evidence=f"sequence read from SASS; mufu.ex2: {_EX2}"),
-        Function("cuda.expf", 1, 1, "exp(a)", evidence=f"sequence read from SASS; mufu.ex2: {_EX2}"),
-        Function("cuda.logf", 1, 1, "log(a)"),
-        Function("cuda.fast_expf", 1, 1, "exp(a)", evidence=f"sequence documented by CUDA; mufu.ex2: {_EX2}"),
+        Function("div.full", 2, 2, "a / b", evidence=f"steps read from SASS; mufu.rcp: {_RCP}"),
+        Function("triton.exp", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}"),
+        Function("cuda.expf", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}"),
+        Function(
+            "cuda.logf", 1, 1, "log(a)", evidence="steps read from libdevice and SASS; IEEE operations only"
+        ),
+        Function(
+            "cuda.fast_expf",
+            1,
+            1,
+            "exp(a)",
+            evidence=f"steps documented by CUDA and read from SASS; mufu.ex2: {_EX2}",
+        ),
+        Function("fa4.exp2", 1, 1, "2 ^ a", evidence="model only: steps read from the source"),
+        Function("torch.fexp_u20", 1, 1, "exp(a)", evidence=_TORCH),
+        Function("glibc.expf", 1, 1, "exp(a)", evidence=_GLIBC),
+        Function("glibc.logf", 1, 1, "log(a)", evidence=_GLIBC),
         Function(
             "tanh.approx", 1, 1, "tanh(a)", evidence="none: its bits are not published, so it is refused"
         ),
@@ -99,6 +114,7 @@ FORMAT_OPS: dict[str, str] = {
     "cuda.expf": "cuda.expf",
     "cuda.logf": "cuda.logf",
     "cuda.fast_expf": "cuda.fast_expf",
+    "fa4.exp2": "fa4.exp2",
 }
 
 #: Trees: name -> (fewest, most integer arguments, number of inner trees, flags allowed).

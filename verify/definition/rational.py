@@ -33,6 +33,10 @@ class Infinity:
 Value = Fraction | Log | Infinity
 
 
+EXPONENTIALS = ("exp", "triton.exp", "cuda.expf", "cuda.fast_expf", "torch.fexp_u20", "glibc.expf")
+LOGARITHMS = ("log", "cuda.logf", "glibc.logf")
+
+
 class RationalArithmetic(Reals):
     """Rationals, and logarithms of rationals. A feed of scores is an array of `Log` objects."""
 
@@ -44,9 +48,10 @@ class RationalArithmetic(Reals):
             "/": lambda a, b: _rational(a) / _rational(b),
             "fma": lambda a, b, c: _add(_rational(a) * _rational(b), c),
             "neg": lambda a: _negate(a),
-            "exp": lambda a: _logit(a).exp,
-            "log": lambda a: Log(_rational(a)),
-            "rcp": lambda a: 1 / _rational(a),
+            **dict.fromkeys(EXPONENTIALS, lambda a: _logit(a).exp),
+            **dict.fromkeys(LOGARITHMS, lambda a: Log(_rational(a))),
+            **dict.fromkeys(("rcp", "mufu.rcp"), lambda a: 1 / _rational(a)),
+            "div.full": lambda a, b: _rational(a) / _rational(b),
             "max": lambda *xs: reduce(lambda a, b: a if _compare(">=", a, b) else b, xs),
             "min": lambda *xs: reduce(lambda a, b: a if _compare("<=", a, b) else b, xs),
         }

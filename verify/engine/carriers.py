@@ -232,6 +232,10 @@ class Carrier(RiskLog, abc.ABC):
         """The values of uint32 words of f32. ``check``: flag a subnormal that the carrier cannot hold."""
         return self.decode(words, BASES["f32"], check=check)
 
+    @abc.abstractmethod
+    def narrowed(self, wide: Array, fmt: Format) -> Array:
+        """A float64 array rounded once to ``fmt``, held in this carrier."""
+
     # -- shared helpers -----------------------------------------------------------------------------------
 
     def _nearest(self, fmt: Format | None, name: str) -> Format:

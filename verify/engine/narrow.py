@@ -55,6 +55,10 @@ class F32(Carrier):
             self.note(self._tiny(result) & (rounded != 0))
         return result
 
+    def narrowed(self, wide: Array, fmt: Format) -> Array:
+        """See `Carrier.narrowed`."""
+        return self._narrowed(wide, fmt, check=True)
+
     def _wide(self, fmt: Format, *operands: Value) -> list[Array]:
         return [flush(self.lift(x), fmt).astype(jnp.float64) for x in operands]
 

@@ -2,52 +2,33 @@
 
 The sequences are those of `verify.numerics.special`, written a second time. A function raises the flag of its
 carrier where an operand or result is subnormal in the fast carrier (the program runs again in the exact one), and
-in any carrier where what the hardware does is not known (the exact run is then refused).
+in any carrier where what the hardware does is not known: -0 and negative numbers in `mufu_rsq` and `mufu_lg2` (the
+exact run is then refused).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from specs.errors import UnsupportedError
 from specs.formats import Format
-from verify.engine import mufu
+from verify.engine import libm, mufu
+from verify.engine.guards import float_of
+from verify.numerics import libm_tables as tables
+
+if TYPE_CHECKING:
+    from verify.engine.carriers import Carrier
 
 _SIGN = np.uint32(0x80000000)
 _NORMAL = np.uint32(0x00800000)
+_FRACTION = np.uint32(0x007FFFFF)
 _INFINITY = np.uint32(0x7F800000)
 LOG2_E = float(np.uint32(0x3FB8AA3B).view(np.float32))
-
-
-class Ops(Protocol):
-    """What the functions ask of a carrier of f32 values."""
-
-    def words(self, x: Array) -> Array:
-        """The uint32 words of f32 values, subnormals kept."""
-        ...
-
-    def values(self, words: Array, *, check: bool = False) -> Array:
-        """The values of uint32 words; with ``check``, a subnormal that the carrier cannot hold raises its flag."""
-        ...
-
-    def note(self, flag: Array) -> None:
-        """Raise the flag where ``flag`` is true."""
-        ...
-
-    def constant(self, value: float) -> Array:
-        """A number that the compiler does not see."""
-        ...
-
-    def mul(
-        self, a: Array | float, b: Array | float, fmt: Format | None = None, *, check: bool = True
-    ) -> Array:
-        """``a * b`` rounded once."""
-        ...
 
 
 def _subnormal(words: Array) -> Array:
@@ -60,7 +41,7 @@ def _negative(words: Array) -> Array:
     return ((words & _SIGN) != 0) & ((words & ~_SIGN) <= _INFINITY)
 
 
-def mufu_ex2(ops: Ops, x: Array, fmt: Format) -> Array:
+def mufu_ex2(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``ex2.approx``; without .ftz the argument below -126 is halved and the result squared."""
     words = ops.words(x)
     if fmt.ftz:
@@ -75,45 +56,105 @@ def mufu_ex2(ops: Ops, x: Array, fmt: Format) -> Array:
     return ops.mul(root, factor, fmt)
 
 
-def mufu_rcp(ops: Ops, x: Array, fmt: Format) -> Array:
-    """``rcp.approx``; without .ftz, subnormal operands and results are flagged."""
+def mufu_rcp(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """``rcp.approx``; without .ftz an extreme operand is scaled, and so is the result."""
+    if fmt.ftz:
+        return ops.values(mufu.rcp(ops.words(x)))
+    scale = _extreme(ops, x)
+    return ops.mul(ops.values(mufu.rcp(ops.words(ops.mul(x, scale, fmt)))), scale, fmt)
+
+
+def mufu_rsq(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """``rsqrt.approx``; -0 and negative numbers are flagged."""
+    small = _scaled(ops, x, fmt)
+    root = ops.values(mufu.rsq(ops.words(small)))
+    return root if fmt.ftz else ops.mul(root, jnp.where(small == x, 1.0, ops.constant(2.0**12)), fmt)
+
+
+def mufu_lg2(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """``lg2.approx``; -0 and negative numbers are flagged."""
+    small = _scaled(ops, x, fmt)
+    result = ops.values(mufu.lg2(ops.words(small)))
+    return result if fmt.ftz else ops.sub(result, jnp.where(small == x, 0.0, ops.constant(24.0)), fmt)
+
+
+def _scaled(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """``x``, without .ftz times 2**24 where it is subnormal. Flags -0 and negative numbers, which are not known."""
     words = ops.words(x)
-    if not fmt.ftz:
-        size = words & ~_SIGN
-        ops.note(_subnormal(words) | ((size > np.uint32(253 << 23)) & (size < _INFINITY)))
-    return ops.values(mufu.rcp(words))
+    ops.note(_negative(words))
+    if fmt.ftz:
+        return x
+    return ops.mul(x, jnp.where(_subnormal(words), ops.constant(2.0**24), ops.constant(1.0)), fmt)
 
 
-def mufu_rsq(ops: Ops, x: Array, fmt: Format) -> Array:
-    """``rsqrt.approx``; -0, negative numbers and without .ftz subnormals are flagged."""
-    return _unsigned(ops, mufu.rsq, x, fmt)
-
-
-def mufu_lg2(ops: Ops, x: Array, fmt: Format) -> Array:
-    """``lg2.approx``; -0, negative numbers and without .ftz subnormals are flagged."""
-    return _unsigned(ops, mufu.lg2, x, fmt)
-
-
-def _unsigned(ops: Ops, function: mufu.Function, x: Array, fmt: Format) -> Array:
-    words = ops.words(x)
-    unknown = _negative(words)
-    ops.note(unknown if fmt.ftz else unknown | _subnormal(words))
-    return ops.values(function(words))
-
-
-def div_full(ops: Ops, a: Array, b: Array, fmt: Format) -> Array:
-    """``div.full.f32``: both operands scaled where ``b`` is extreme, the reciprocal, and one product."""
-    size = ops.words(b) & ~_SIGN
+def _extreme(ops: Carrier, x: Array) -> Array:
+    """The power of two that keeps the reciprocal of ``x`` in the range of normal numbers."""
+    size = ops.words(x) & ~_SIGN
     scale = jnp.where(size < _NORMAL, ops.constant(2.0**24), ops.constant(1.0))
-    huge = (size > np.uint32(253 << 23)) & (size <= _INFINITY)
-    scale = jnp.where(huge, ops.constant(0.25), scale)
+    return jnp.where((size > np.uint32(253 << 23)) & (size <= _INFINITY), ops.constant(0.25), scale)
+
+
+def div_full(ops: Carrier, a: Array, b: Array, fmt: Format) -> Array:
+    """``div.full.f32``: both operands scaled where ``b`` is extreme, the reciprocal, and one product."""
+    scale = _extreme(ops, b)
     reciprocal = ops.values(mufu.rcp(ops.words(ops.mul(b, scale, fmt))))
     return ops.mul(ops.mul(a, scale, fmt), reciprocal, fmt)
 
 
-def fast_expf(ops: Ops, x: Array, fmt: Format) -> Array:
+def fast_expf(ops: Carrier, x: Array, fmt: Format) -> Array:
     """CUDA's ``__expf`` and Triton's ``tl.exp``: ``ex2.approx`` of the rounded product with log2(e)."""
     return mufu_ex2(ops, ops.mul(x, LOG2_E, fmt), fmt)
+
+
+def expf(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """CUDA's ``expf``."""
+    share = ops.fma(x, _float(tables.EXPF_STEPS), 0.5, fmt)
+    share = jnp.where(share == share, jnp.clip(share, 0.0, 1.0), jnp.zeros_like(share))
+    n = jnp.floor(share.astype(jnp.float64) * 252.0).astype(jnp.int32) - 126
+    whole = n.astype(ops.dtype)
+    rest = ops.fma(x, LOG2_E, -whole, fmt)
+    rest = ops.fma(x, _float(tables.EXPF_TAIL), rest, fmt)
+    power = ops.values(lax.bitcast_convert_type((n + 127) << 23, jnp.uint32))
+    return ops.mul(ops.values(mufu.ex2(ops.words(rest))), power, fmt)
+
+
+def logf(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """CUDA's ``logf``."""
+    low = ops.compare("<", x, 2.0**-126)
+    m = ops.mul(x, jnp.where(low, ops.constant(2.0**23), ops.constant(1.0)), fmt)
+    words = ops.words(m)
+    offset = words - np.uint32(tables.LOGF_OFFSET)
+    exponent = (lax.bitcast_convert_type(offset, jnp.int32) >> 23) - jnp.where(low, 23, 0)
+    t = ops.sub(ops.values(words - (offset & ~_FRACTION)), 1.0, fmt)
+    p = ops.constant(_float(tables.LOGF_POLYNOMIAL[0]))
+    for coefficient in tables.LOGF_POLYNOMIAL[1:]:
+        p = ops.fma(p, t, _float(coefficient), fmt)
+    p = ops.fma(ops.mul(t, p, fmt), t, t, fmt)
+    result = ops.fma(exponent.astype(ops.dtype), _float(tables.LOGF_LN2), p, fmt)
+    result = jnp.where(words >= _INFINITY, jnp.where(words == _INFINITY, m, jnp.nan), result)
+    return jnp.where((words & ~_SIGN) == 0, -jnp.inf, result)
+
+
+def fa4_exp2(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """FlashAttention-4's exponential on the FMA units."""
+    x = jnp.where(_subnormal(ops.words(x)), jnp.zeros_like(x), x)
+    x = jnp.where(x > tables.FA4_LOWEST, x, ops.constant(tables.FA4_LOWEST))
+    # Rounded down: the floor below 2**22, where the last place of the sum is 1, and 24 bits of the sum above.
+    near = tables.FA4_SHIFT + jnp.floor(jnp.minimum(x, 2.0**22).astype(jnp.float64))
+    far = lax.bitcast_convert_type(x.astype(jnp.float64) + tables.FA4_SHIFT, jnp.uint64)
+    far = float_of(far & ~np.uint64((1 << 29) - 1))
+    rounded = jnp.where(x < 2.0**22, near, far).astype(ops.dtype)
+    fraction = ops.sub(x, ops.sub(rounded, tables.FA4_SHIFT, fmt), fmt)
+    p = ops.constant(_float(tables.FA4_POLYNOMIAL[0]))
+    for coefficient in tables.FA4_POLYNOMIAL[1:]:
+        p = ops.fma(p, fraction, _float(coefficient), fmt)
+    words = (ops.words(rounded) << np.uint32(23)) + ops.words(p)
+    words = jnp.where(x == jnp.inf, np.uint32(0x7FC00000), words)
+    return ops.values(words, check=True)
+
+
+def _float(word: int) -> float:
+    return float(np.uint32(word).view(np.float32))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -124,11 +165,17 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "div.full": div_full,
     "triton.exp": fast_expf,
     "cuda.fast_expf": fast_expf,
+    "cuda.expf": expf,
+    "cuda.logf": logf,
+    "fa4.exp2": fa4_exp2,
+    "torch.fexp_u20": libm.fexp_u20,
+    "glibc.expf": libm.expf,
+    "glibc.logf": libm.logf,
 }
 """Name to ``function(carrier, *operands, fmt)``."""
 
 
-def apply(ops: Ops, name: str, args: tuple[Array, ...], fmt: Format) -> Array:
+def apply(ops: Carrier, name: str, args: tuple[Array, ...], fmt: Format) -> Array:
     """Function ``name`` of arrays in a carrier of f32 values.
 
     Raises:
@@ -136,6 +183,8 @@ def apply(ops: Ops, name: str, args: tuple[Array, ...], fmt: Format) -> Array:
     """
     if name not in FUNCTIONS:
         raise UnsupportedError(f"{name}() is not evaluated", remedy=f"known: {', '.join(sorted(FUNCTIONS))}")
+    if fmt.ftz and name.startswith(("torch.", "glibc.")):
+        raise UnsupportedError(f"{name} in {fmt.name}: the function does not flush", remedy="compute in f32")
     if fmt.base != "f32" or fmt.rz or fmt.sat:
         raise UnsupportedError(
             f"{name} in {fmt.name}: the function exists in f32 and f32.ftz",

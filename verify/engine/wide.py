@@ -34,6 +34,10 @@ class _Wide(Carrier):
     def _rounded(self, wide: Array, fmt: Format) -> Array:
         return self.guards.seal(bits.round_to(wide, fmt, self.guards))
 
+    def narrowed(self, wide: Array, fmt: Format) -> Array:
+        """See `Carrier.narrowed`."""
+        return self._rounded(wide, fmt)
+
     def cast(self, x: Value, fmt: Format, *, check: bool = True) -> Array:
         """See `Carrier.cast`."""
         if fmt == BASES["f64"]:
