@@ -8,8 +8,8 @@ from specs.context import CONTEXT, INPUT_FORMATS, LENGTHS
 from specs.document import Document, collect
 from specs.errors import Place, SpecError, did_you_mean
 from specs.grammar import parse_expr, parse_level
-from specs.names import HEAD_SCALARS, INDICES, SCALARS
 from specs.merge import Key
+from specs.names import HEAD_SCALARS, INDICES, SCALARS
 from specs.nodes import At, Last, LevelRule, Name, Node, Owns, Pos, Prev, Reduce
 from specs.scan import Path
 from specs.schema import TOP_KEYS, Lines, SpecFile

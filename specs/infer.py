@@ -12,12 +12,10 @@ from dataclasses import replace
 from specs.errors import Place, SpecError, did_you_mean
 from specs.formats import BASES, Format
 from specs.functions import FUNCTIONS
+from specs.names import BUILTIN, HEAD_SCALARS, INDICES, SCALARS, constant, neutral
 from specs.nodes import At, Cast, Cmp, Last, Logic, Name, Node, Num, Op, Owns, Pos, Prev, Reduce, Select
 from specs.program import CONSTANTS, DEPTH, DIM, ROW, TOKEN, Program, Site, State, Type, inside
 
-#: Scalars that a run supplies, known to every spec.
-SCALARS = ("scale", "rsqrt_head_dim", "q_scale")
-_BUILTIN = ("visible", "inf", "nan", "it", *SCALARS)
 _INT_OPS = frozenset({"+", "-", "*", "//", "%", "^", "neg", "min", "max", "abs", "ceildiv", "ceilpow2"})
 _NO_AXES: frozenset[str] = frozenset()
 
@@ -49,7 +47,7 @@ class _Inference:
                     place=place,
                     remedy="give one of them another name",
                 )
-            if name in _BUILTIN or name in program.inputs:
+            if name in BUILTIN or name in program.inputs:
                 raise SpecError(
                     f"'{name}' is a name of the language", place=place, remedy="choose another name"
                 )
@@ -89,7 +87,7 @@ class _Inference:
             if not own <= self.extras[name]:
                 self.extras[name] |= own
                 changed = True
-            held = [self.sites[name].type.format, None if _neutral(start) else start_type.format]
+            held = [self.sites[name].type.format, None if neutral(start) else start_type.format]
             fmt = self._join(held, state.section)
             if fmt != self.formats.get(name, self.program.compute):
                 self.formats[name] = fmt
@@ -199,7 +197,11 @@ class _Inference:
             case Op():
                 return self._op(n, section, place)
             case Cast(format=fmt):
-                arg, kind = self._float(n.arg, section, place)
+                arg, kind = self._walk(n.arg, section, place)
+                if kind.kind != "int" or constant(
+                    arg
+                ):  # an integer becomes a float by the cast's own rounding
+                    kind = self._number(arg, kind, section, place)
                 return replace(n, arg=arg), Type("float", kind.axes, fmt)
             case Cmp():
                 left, a = self._walk(n.left, section, place)
@@ -282,15 +284,21 @@ class _Inference:
             return Type("bool", frozenset((*self.levels, TOKEN)))
         if name in ("inf", "nan"):
             return Type("float", _NO_AXES, self._compute(section))
-        if name in SCALARS:
+        if section == CONSTANTS and name in (*HEAD_SCALARS, *INDICES):
+            raise self._fail(
+                n, place, f"{name} differs from row to row", "use it in [token], a level or [row]"
+            )
+        if name in SCALARS or name in HEAD_SCALARS:
             return Type("float", _NO_AXES, self._compute(section))
+        if name in INDICES:
+            return Type("int", frozenset((*self.levels, TOKEN)) if name == "key_index" else _NO_AXES)
         if name == "it":
             if self.it is None:
                 raise self._fail(
                     n, place, "'it' has a meaning inside first= only", "it is the first leaf of the sum"
                 )
             return self.it
-        known = [*self.lines, *program.inputs, *_BUILTIN, *program.integers]
+        known = [*self.lines, *program.inputs, *BUILTIN, *program.integers]
         raise self._fail(n, place, f"unknown name '{name}'", did_you_mean(name, known))
 
     def _within(self, section: str) -> tuple[str, ...]:
@@ -305,13 +313,12 @@ class _Inference:
         """The type of a typed node that must be a float; a whole number without axes becomes one."""
         if kind.kind == "float":
             return kind
-        if kind.kind == "int" and not kind.axes:
+        if kind.kind == "int" and constant(n):
             kind = Type("float", _NO_AXES, self._compute(section))
             self.types[n] = kind
             return kind
-        raise self._fail(
-            n, place, f"a {kind.kind} where a number is needed", "integers with axes do not mix with floats"
-        )
+        remedy = "cast it, as in f32(key_index)" if kind.kind == "int" else "select a number by it"
+        raise self._fail(n, place, f"a {kind.kind} where a number is needed", remedy)
 
     def _bool(self, n: Node, section: str, place: Place) -> tuple[Node, Type]:
         new, kind = self._walk(n, section, place)
@@ -324,9 +331,9 @@ class _Inference:
     def _coerce(self, left: Node, a: Type, right: Node, b: Type, n: Node, place: Place) -> None:
         for node, kind in ((left, a), (right, b)):
             if kind.kind == "int":
-                if kind.axes:
+                if not constant(node):
                     raise self._fail(
-                        n, place, "an integer with axes next to a float", "keep integer and float sites apart"
+                        n, place, "an integer next to a float", "cast the integer, as in f32(key_index)"
                     )
                 self.types[node] = Type("float", _NO_AXES, self.program.compute)
 
@@ -368,11 +375,9 @@ class _Inference:
         new = replace(n, cond=cond, a=a, b=b)
         if {ta.kind, tb.kind} == {"bool"}:
             return new, Type("bool", axes)
-        if {ta.kind, tb.kind} == {"int"} and (ta.axes or tb.axes):
+        if {ta.kind, tb.kind} == {"int"} and not (constant(a) and constant(b)):
             return new, Type("int", axes)
-        formats = [
-            self._number(x, t, section, place).format for x, t in ((a, ta), (b, tb)) if not _neutral(x)
-        ]
+        formats = [self._number(x, t, section, place).format for x, t in ((a, ta), (b, tb)) if not neutral(x)]
         for x, t in ((a, ta), (b, tb)):
             self._number(x, t, section, place)
         return new, Type("float", axes, self._join(list(formats), section))
@@ -483,12 +488,3 @@ class _Inference:
                 n, place, f"the value has no axis '{missing[0]}'", f"its axes are {sorted(axes)}"
             )
         return over
-
-
-def _neutral(n: Node) -> bool:
-    """Literals that every float format holds: they do not widen a select."""
-    if isinstance(n, Op) and n.op == "neg":
-        return _neutral(n.args[0])
-    return (isinstance(n, Num) and n.text in ("0", "1", "0.0", "1.0")) or (
-        isinstance(n, Name) and n.id == "inf"
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from specs.dot_products import DotProduct
 from specs.errors import Place
 from specs.formats import Format
-from specs.nodes import LevelRule, Node
+from specs.nodes import LevelRule, Name, Node, Reduce
 
 #: The axis of tokens within the innermost level, of the elements that q and k share, and of output columns.
 TOKEN, DEPTH, DIM = "token", "depth", "dim"
@@ -119,6 +119,17 @@ class Program:
     def inside(self, section: str) -> frozenset[str]:
         """The axes that a reduction in ``section`` removes."""
         return inside(self.level_names, section)
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether some reduction runs over the rows of a KV head (``over=row``)."""
+        nodes = (n for site in self.sites.values() for n in site.expr.walk())
+        return any(isinstance(n, Reduce) and ROW in (n.over or ()) for n in nodes)
+
+    def names(self) -> frozenset[str]:
+        """Every name that a line or the start of a state mentions."""
+        lines = [*(site.expr for site in self.sites.values()), *(s.start for s in self.states.values())]
+        return frozenset(n.id for line in lines for n in line.walk() if isinstance(n, Name))
 
     def score_site(self) -> str:
         """The site that holds the (scaled, masked) score of a token: what ``scores=`` feeds."""

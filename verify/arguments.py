@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -42,6 +42,8 @@ class Problem:
         low, high: int32 ``[row]``; row r sees the tokens ``low[r] <= t < high[r]``.
         scale: the softmax scale as a Python float.
         queries: query tokens (rows = queries * query heads per KV head where q is given).
+        per_row: float64 ``[kv_head, row]`` by name, ``sink`` and ``slope``: see `verify.features`.
+        softcap: the cap on scores; 0: none. ``k_scale``, ``v_scale``: what stored K and V are multiplied by.
     """
 
     heads: int
@@ -56,11 +58,25 @@ class Problem:
     high: NDArray[np.int32]
     scale: float
     queries: int
+    per_row: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
+    softcap: float = 0.0
+    k_scale: float = 1.0
+    v_scale: float = 1.0
 
     @property
     def kv_len(self) -> int:
         """Tokens of the sequence."""
         return int(self.v.shape[0])
+
+    @property
+    def query_index(self) -> NDArray[np.int32]:
+        """int32 ``[row]``: the number of each row's own token in the sequence."""
+        query = np.arange(self.rows) // (self.rows // self.queries)
+        return (query + (self.kv_len - self.queries)).astype(np.int32)
+
+    def head_scalars(self, head: int, row: int) -> dict[str, float]:
+        """The values of ``per_row`` for one row."""
+        return {name: float(values[head, row]) for name, values in self.per_row.items()}
 
     def outward(self, data: Floats) -> Floats:
         """``[kv_head, row, ...]`` in the caller's order: ``[*shape, ...]``."""

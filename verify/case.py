@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specs import Platform, Spec
 from specs.errors import InputError
+from verify.features import NONE, Features
 
 if TYPE_CHECKING:
     from verify.arguments import Problem
@@ -32,6 +33,7 @@ class Case:
             ``[q_len, q_heads, head_dim]`` with ``k, v [kv_len, kv_heads, head_dim]``.
         scale: softmax scale; None: ``head_dim ** -0.5``.
         causal: whether a query sees no later token.
+        features: sinks, ALiBi slopes, softcap and scales of the KV cache.
         context: integers of the plan that the arrays do not say.
     """
 
@@ -39,6 +41,7 @@ class Case:
     arrays: Mapping[str, NDArray[Any]]
     scale: float | None = None
     causal: bool = False
+    features: Features = NONE
     context: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -59,7 +62,7 @@ class Case:
         """
         from verify.emulator import make_problem
 
-        return make_problem(spec, self.arrays, self.scale, self.causal, self.context)
+        return make_problem(spec, self.arrays, self.scale, self.causal, self.context, self.features)
 
     def start(
         self,
@@ -90,6 +93,7 @@ class Case:
             self.arrays,
             scale=self.scale,
             causal=self.causal,
+            features=self.features,
             context=self.context,
             options=options,
             backend=backend,

@@ -16,10 +16,10 @@ from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, DIM, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
-from verify.features import NONE, Features, check_used, scalars, with_features
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
 from verify.engine.run import Rows, Work, evaluate_sites
 from verify.engine.support import check_supported
+from verify.features import NONE, Features, check_used, scalars, with_features
 from verify.judge import constants, judge
 from verify.numerics.rounding import storage_dtype, store
 from verify.partition import Plan, plan_program

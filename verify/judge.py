@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specs.program import CONSTANTS, Program
 from verify.arguments import Problem
-from verify.definition import RowInputs, ScalarArithmetic, evaluate
+from verify.definition import RowInputs, ScalarArithmetic, evaluate, evaluate_rows
 from verify.numerics.rounding import store
 from verify.partition import Plan
 
@@ -40,10 +40,7 @@ def judge(
         [(h, r) for h in range(problem.heads) for r in range(problem.rows)] if rows is None else list(rows)
     )
     found: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-    for head, row in pairs:
-        values = evaluate(
-            program, plan, row_inputs(program, problem, scalars, head, row), names, ScalarArithmetic(), dims
-        )
+    for values in _rows(program, plan, problem, scalars, names, pairs, dims):
         for name in names:
             found[name].append(_stored(program, name, values[name]))
     result: dict[str, NDArray[Any]] = {}
@@ -53,6 +50,32 @@ def judge(
             data if rows is not None else data.reshape(problem.heads, problem.rows, *data.shape[1:])
         )
     return result
+
+
+def _rows(
+    program: Program,
+    plan: Plan,
+    problem: Problem,
+    scalars: Mapping[str, float],
+    names: Sequence[str],
+    pairs: Sequence[tuple[int, int]],
+    dims: Sequence[int] | None,
+) -> Iterator[dict[str, np.ma.MaskedArray[Any, Any]]]:
+    """The values of each of ``pairs``: row by row, or all rows of a head together where the spec couples them."""
+    arithmetic = ScalarArithmetic()
+    if not program.couples_rows:
+        for head, row in pairs:
+            yield evaluate(
+                program, plan, row_inputs(program, problem, scalars, head, row), names, arithmetic, dims
+            )
+        return
+    found: dict[tuple[int, int], dict[str, np.ma.MaskedArray[Any, Any]]] = {}
+    for head in dict.fromkeys(h for h, _ in pairs):
+        inputs = [row_inputs(program, problem, scalars, head, r) for r in range(problem.rows)]
+        wanted = list(dict.fromkeys(r for h, r in pairs if h == head))
+        results = evaluate_rows(program, plan, inputs, names, arithmetic, dims, wanted)
+        found |= {(head, row): result for row, result in zip(wanted, results, strict=True)}
+    yield from (found[pair] for pair in pairs)
 
 
 def constants(program: Program, plan: Plan, scalars: Mapping[str, float]) -> dict[str, float]:
@@ -79,7 +102,8 @@ def row_inputs(
         k=None if problem.k is None else problem.k[:, head].astype(np.float64),
         v=problem.v[:, head].astype(np.float64),
         visible=lambda token: low <= token < high,
-        scalars=scalars,
+        scalars={**scalars, **problem.head_scalars(head, row)},
+        query=int(problem.query_index[row]),
         feed=feed,
     )
 

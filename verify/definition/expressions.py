@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from operator import itemgetter
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from specs.errors import InputError, Place, SpecError, UlpscopeError, UnsupportedError
 from specs.formats import BASES, Format
-from specs.infer import SCALARS
+from specs.names import HEAD_SCALARS, INDICES, SCALARS, constant
 from specs.nodes import At, Cast, Cmp, Last, Logic, Name, Node, Num, Op, Owns, Pos, Prev, Reduce, Select
 from specs.program import CONSTANTS, DEPTH, DIM, TOKEN, Site
 from verify.definition import folds, reductions
@@ -96,6 +97,8 @@ class Line:
             )
         if isinstance(n, Name) and n.id in self.program.sites:
             return self.program.sites[n.id].type.kind
+        if isinstance(n, Name) and n.id in INDICES:
+            return "int"
         return self.program.types[n].kind
 
     # -- integers and conditions --------------------------------------------------------------------------
@@ -106,6 +109,11 @@ class Line:
             case Num(text=text):
                 literal = int(text)
                 return lambda index: literal
+            case Name(id="query_index"):
+                query = self.walker.inputs.query
+                return lambda index: query
+            case Name(id="key_index"):
+                return self._key_index()
             case Name(id=name):
                 return self.walker.read(name)
             case Pos(axis=axis):
@@ -164,6 +172,10 @@ class Line:
         tokens, nest = self.layout.tokens, tuple_getter(self.layout.slots(self.layout.around(TOKEN)))
         return lambda index: bool(see(tokens.item(*nest(index))))
 
+    def _key_index(self) -> Read:
+        tokens, nest = self.layout.tokens, tuple_getter(self.layout.slots(self.layout.around(TOKEN)))
+        return lambda index: tokens.item(*nest(index))
+
     def _logic(self, op: str, parts: list[Read]) -> Read:
         logic = self.arithmetic.logic
         if op == "not":
@@ -215,6 +227,9 @@ class Line:
                         Fraction(whole(index)), self.format
                     ), self.format
                 return self._operation(n, op, [self.number(a) for a in args], fmt or self.format)
+            case Cast(format=fmt, arg=arg) if self.kind(arg) == "int" and not constant(arg):
+                whole, number = self.integer(arg), self.arithmetic.number
+                return lambda index: self.ask(n, number, Fraction(whole(index)), fmt), fmt
             case Cast(format=fmt, arg=arg):
                 x, source = self.number(arg)
                 cast = self.ask(n, self.arithmetic.cast, source, fmt)
@@ -282,13 +297,17 @@ class Line:
             return self._site(n)
         if name in ("inf", "nan"):
             return self._constant(self.ask(n, self.arithmetic.special, float(name), self.format), self.format)
-        if name in SCALARS:
+        if name in SCALARS or name in HEAD_SCALARS:
             if name not in inputs.scalars:
                 raise self.located(
                     n, InputError(f"the scalar '{name}' is not given", remedy="add it to RowInputs.scalars")
                 )
-            exact = Fraction(inputs.scalars[name])
-            return self._constant(self.ask(n, self.arithmetic.number, exact, self.format), self.format)
+            given = inputs.scalars[name]
+            if math.isinf(given):
+                return self._constant(self.ask(n, self.arithmetic.special, given, self.format), self.format)
+            return self._constant(
+                self.ask(n, self.arithmetic.number, Fraction(given), self.format), self.format
+            )
         array = {"q": inputs.q, "k": inputs.k, "v": inputs.v}[name]
         if array is None:
             raise self.located(

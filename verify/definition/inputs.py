@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs.errors import InputError
-from specs.infer import SCALARS
+from specs.names import HEAD_SCALARS, SCALARS
 from specs.program import DEPTH, DIM, TOKEN, Program, Site
 from verify.numerics.rounding import round_array
 from verify.partition import Plan
@@ -27,7 +27,8 @@ class RowInputs:
         k: float64 ``[token, depth]``.
         v: float64 ``[token, dim]``.
         visible: whether the row sees a token; None: it sees all.
-        scalars: values of `specs.infer.SCALARS`, exact doubles.
+        scalars: values of `specs.names.SCALARS` and ``HEAD_SCALARS``, exact doubles; a sink may be -inf.
+        query: the number of the row's own token in the sequence.
         feed: values of sites from outside. The array has the axes of the site in canonical order, but one
             axis of token numbers in place of the levels and ``token`` where the site has a value for each
             token: a score is ``[token]``. float64 values of the site's format, or objects of the arithmetic.
@@ -38,6 +39,7 @@ class RowInputs:
     v: Floats | None = None
     visible: Callable[[int], bool] | None = None
     scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+    query: int = 0
     feed: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
     @property
@@ -80,10 +82,9 @@ def check_inputs(program: Program, plan: Plan, inputs: RowInputs) -> None:
             )
         _check_values(array, program.inputs[name], name)
     for name in inputs.scalars:
-        if name not in SCALARS:
-            raise InputError(
-                f"unknown scalar '{name}'", place="scalars", remedy=f"known scalars: {', '.join(SCALARS)}"
-            )
+        if name not in (*SCALARS, *HEAD_SCALARS):
+            known = ", ".join((*SCALARS, *HEAD_SCALARS))
+            raise InputError(f"unknown scalar '{name}'", place="scalars", remedy=f"known scalars: {known}")
     sizes = {
         TOKEN: n,
         DEPTH: inputs.depth,

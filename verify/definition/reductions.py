@@ -24,9 +24,12 @@ def total(line: Line, n: Reduce) -> Float:
     tree = n.tree
     assert tree is not None
     fused = n.kind == "dot" and any(isinstance(t, Tree) and t.kind == "mma" for t in tree.walk())
-    parts = _factors(line, n) if fused else [line.number(a) for a in n.args]
-    formats = [f for _, f in parts]
-    terms = _terms(line, n, [read for read, _ in parts])
+
+    def factors(here: Line) -> list[Float]:
+        return _factors(here, n) if fused else [here.number(a) for a in n.args]
+
+    formats = [f for _, f in factors(line)]
+    terms = _terms(line, n, lambda here: [read for read, _ in factors(here)])
     if n.first is not None:
         return _with_first(line, n, tree, terms, formats)
     start: Read = lambda index: None  # noqa: E731
@@ -82,8 +85,8 @@ def _with_first(line: Line, n: Reduce, tree: Tree, terms: Terms, formats: list[F
 
 def maximum(line: Line, n: Reduce) -> Float:
     """``max``: -inf over nothing; NaN if any term is NaN; +0 above -0."""
-    x, fmt = line.number(n.args[0])
-    terms = _terms(line, n, [x])
+    fmt = line.number(n.args[0])[1]
+    terms = _terms(line, n, lambda here: [here.number(n.args[0])[0]])
     larger = line.ask(n, line.arithmetic.operation, "max", [fmt, fmt], fmt)
     lowest = line.ask(n, line.arithmetic.special, float("-inf"), fmt)
 
@@ -98,7 +101,7 @@ def maximum(line: Line, n: Reduce) -> Float:
 
 def any_(line: Line, n: Reduce) -> Read:
     """``any``: whether some term holds; false over nothing."""
-    terms, logic = _terms(line, n, [line.condition(n.args[0])]), line.arithmetic.logic
+    terms, logic = _terms(line, n, lambda here: [here.condition(n.args[0])]), line.arithmetic.logic
 
     def read(index: Index) -> Any:
         found = terms(index)
@@ -110,8 +113,36 @@ def any_(line: Line, n: Reduce) -> Read:
     return read
 
 
-def _terms(line: Line, n: Reduce, reads: list[Read]) -> Terms:
-    """The terms in visiting order: values, or pairs of factors for ``dot``."""
+def _terms(line: Line, n: Reduce, reads: Callable[[Line], list[Read]]) -> Terms:
+    """The terms in visiting order: values, or pairs of factors for ``dot``; with ``over=row`` row after row.
+
+    ``reads`` compiles the operands in a line of one row.
+    """
+    if ROW not in (n.over or ()):
+        return _listed(line, n, reads(line))
+    # The same terms for every row of the block: one list of readers, and each list of terms made once.
+    block = line.walker.block
+    key = line.section, n
+    if key not in block.terms:
+        fixed = getter(line.layout.slots(frozenset(line.program.axes) - set(n.over or ())))
+        block.terms[key] = _shared([_listed(here, n, reads(here)) for here in block.lines(line)], fixed)
+    return block.terms[key]
+
+
+def _shared(rows: list[Terms], fixed: Callable[[Index], Any]) -> Terms:
+    known: dict[Any, list[Any]] = {}
+
+    def terms(index: Index) -> list[Any]:
+        key = fixed(index)
+        if key not in known:
+            known[key] = [term for row in rows for term in row(index)]
+        return known[key]
+
+    return terms
+
+
+def _listed(line: Line, n: Reduce, reads: list[Read]) -> Terms:
+    """The terms of one row."""
     slots, points = _positions(line, n)
     read: Read = reads[0]
     if len(reads) == 2:
@@ -131,11 +162,8 @@ def _terms(line: Line, n: Reduce, reads: list[Read]) -> Terms:
 
 def _positions(line: Line, n: Reduce) -> tuple[list[int], Callable[[Index], list[Point]]]:
     """The slots that ``n`` runs over, and a function that lists the positions of its terms."""
-    layout, program, over = line.layout, line.program, n.over or ()
-    if ROW in over:
-        line.refuse(
-            n, "over=row needs the other rows of the block", "the definition evaluates one row at a time"
-        )
+    layout, program = line.layout, line.program
+    over = tuple(a for a in n.over or () if a != ROW)
     axes = frozenset[str]().union(*(program.types[a].axes for a in n.args))
     chain = layout.around(layout.deepest(axes | set(over)))
     loose = [a for a in chain if a not in axes and a not in over]

@@ -26,6 +26,23 @@ from verify.definition.layout import Index, Layout, Read, getter, tuple_getter
 from verify.partition import Plan
 
 
+class Block:
+    """Rows of one KV head that are evaluated together: what ``over=row`` runs over.
+
+    Attributes:
+        walkers: one for each row, in order.
+        terms: by section and reduction, the terms of all rows: see `reductions`.
+    """
+
+    def __init__(self) -> None:
+        self.walkers: list[Walker] = []
+        self.terms: dict[Any, Callable[[Index], list[Any]]] = {}
+
+    def lines(self, line: Line) -> list[Line]:
+        """The line of each row in the section of ``line``."""
+        return [Line(walker, line.section, line.place) for walker in self.walkers]
+
+
 class Walker:
     """The values of one query row.
 
@@ -34,13 +51,23 @@ class Walker:
         plan: the partition that belongs to it.
         inputs: the row's query, keys, values, scalars and fed sites.
         arithmetic: what numbers are; see `verify.definition.arithmetic`.
+        block: the rows that this one is evaluated together with, which it joins; None: it is alone.
 
     Raises:
         InputError: the inputs do not fit the program or the plan.
     """
 
-    def __init__(self, program: Program, plan: Plan, inputs: RowInputs, arithmetic: Arithmetic[Any]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        inputs: RowInputs,
+        arithmetic: Arithmetic[Any],
+        block: Block | None = None,
+    ) -> None:
         check_inputs(program, plan, inputs)
+        self.block = Block() if block is None else block
+        self.block.walkers.append(self)
         self.program = program
         self.inputs = inputs
         self.arithmetic = arithmetic
@@ -170,12 +197,34 @@ def evaluate(
         InputError: the inputs do not fit, or there is no such site or column.
         UnsupportedError: a site needs something that is not evaluated yet; the place says which line.
     """
-    walker = Walker(program, plan, inputs, arithmetic)
-    columns = list(range(inputs.dim)) if dims is None else list(dims)
-    for column in columns:
-        if not 0 <= column < inputs.dim:
-            raise InputError(f"no column {column}", place="dims", remedy=f"v has {inputs.dim} columns")
-    return {name: _gathered(walker, name, columns) for name in sites}
+    return evaluate_rows(program, plan, [inputs], sites, arithmetic, dims)[0]
+
+
+def evaluate_rows(
+    program: Program,
+    plan: Plan,
+    rows: Sequence[RowInputs],
+    sites: Sequence[str],
+    arithmetic: Arithmetic[Any],
+    dims: Sequence[int] | None = None,
+    wanted: Sequence[int] | None = None,
+) -> list[dict[str, np.ma.MaskedArray[Any, Any]]]:
+    """As `evaluate`, for rows of one KV head that are evaluated together: ``over=row`` runs over all ``rows``.
+
+    Args:
+        wanted: numbers of the rows whose values are returned, in that order; None: all.
+    """
+    block = Block()
+    walkers = [Walker(program, plan, inputs, arithmetic, block) for inputs in rows]
+    found: list[dict[str, np.ma.MaskedArray[Any, Any]]] = []
+    for row in range(len(rows)) if wanted is None else wanted:
+        dim = rows[row].dim
+        columns = list(range(dim)) if dims is None else list(dims)
+        for column in columns:
+            if not 0 <= column < dim:
+                raise InputError(f"no column {column}", place="dims", remedy=f"v has {dim} columns")
+        found.append({name: _gathered(walkers[row], name, columns) for name in sites})
+    return found
 
 
 def _gathered(walker: Walker, name: str, columns: list[int]) -> np.ma.MaskedArray[Any, Any]:

@@ -87,9 +87,6 @@ def test_refusals_name_the_line_and_what_is_supported() -> None:
     plan = planned(text, 1)
     with pytest.raises(UnsupportedError, match=r"<text>:\d+:\d+: tanh\.approx\(\) is not evaluated"):
         evaluate(plan.program, plan, RowInputs(v=np.zeros((1, 1))), ["output"], ScalarArithmetic())
-    text = '[row]\nc = "any(max(v) > 0, over=row)"\noutput = "select(c, sum(v, seq()), 0)"\n'
-    with pytest.raises(UnsupportedError, match="one row at a time"):
-        walker_of(text, 1, RowInputs(v=np.zeros((1, 1)))).value("output", {"dim": 0})
 
 
 @pytest.mark.parametrize(
