@@ -28,10 +28,11 @@ from reports.wording import study_verdict
 from specs import Spec
 from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
+from verify.answer import exact_answer, score_error
 from verify.arguments import Problem
 from verify.case import Case, finish
 from verify.emulator import Run
-from verify.exact import Enclosure, exact_attention
+from verify.exact import Enclosure
 from verify.partition import Plan
 from verify.together import at_one_shape
 
@@ -97,37 +98,6 @@ def entry_formats(spec: Spec) -> dict[str, Format]:
     """The formats in which ``spec`` takes ready scores, q, k and v."""
     numbers = spec.numbers
     return {"scores": numbers.compute_format, **{n: numbers.input_format(n) for n in ("q", "k", "v")}}
-
-
-def exact_answer(problem: Problem) -> Enclosure:
-    """The real-number answer to ``problem`` over all outputs, flat, in the order of `emulate`'s output.
-
-    Inputs are taken as the spec takes them, rounded on entry, and each row sees what it sees there. Scores of q
-    and k are summed in float64: see `score_error`.
-    """
-    position = np.arange(problem.kv_len)
-    seen = (position >= problem.low[:, None]) & (position < problem.high[:, None])
-    balls: list[NDArray[np.object_]] = []
-    for head in range(problem.heads):
-        if problem.scores is not None:
-            scores = problem.scores[head].astype(np.float64)
-        else:
-            assert problem.q is not None
-            assert problem.k is not None
-            keys = problem.k[:, head].astype(np.float64)
-            scores = problem.q[head].astype(np.float64) @ keys.T * problem.scale
-        values = problem.v[:, head].astype(np.float64)
-        balls.append(exact_attention(np.where(seen, scores, -np.inf), values).balls)
-    return Enclosure(problem.outward(np.stack(balls)).reshape(-1))
-
-
-def score_error(head_dim: int) -> float:
-    """A bound of the error of a score summed in float64, in units of its largest product, in any order.
-
-    Each of ``head_dim`` roundings, and one by the scale, errs by at most 2**-53 of a sum that is at most
-    ``head_dim`` products; one more stands for the terms of second order.
-    """
-    return head_dim * (head_dim + 2) * 2.0**-53
 
 
 def study(case: Case, about: About, targets: Sequence[Target], notes: Sequence[Note] = ()) -> Study:

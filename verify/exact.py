@@ -62,21 +62,25 @@ class Enclosure:
         return np.array(flat, dtype=np.float64).reshape(self.shape)
 
 
-def exact_attention(scores: ArrayLike, values: ArrayLike, bits: int = BITS) -> Enclosure:
+def exact_attention(
+    scores: ArrayLike, values: ArrayLike, bits: int = BITS, sinks: ArrayLike = -math.inf
+) -> Enclosure:
     """The weighted mean of ``values`` with weights exp(score), of real numbers.
 
     Args:
         scores: ``[*rows, tokens]``, scaled; float64 or narrower, taken exactly. -inf masks a token.
         values: ``[tokens, dims]``, taken exactly.
         bits: working precision. The balls have about this many significant bits less what cancels.
+        sinks: ``[*rows]``, or one for all: exp(sink) joins the sum of the weights, with the value 0; -inf: none.
 
     Returns:
         an enclosure of ``[*rows, dims]``; exactly 0 in rows that see no token.
 
     Raises:
-        InputError: shapes do not fit, a score is NaN or +inf, or a value is not finite.
+        InputError: shapes do not fit, a score or sink is NaN or +inf, or a value is not finite.
     """
     s, v = _scores(scores), np.asarray(values, dtype=np.float64)
+    extra = _sinks(sinks, s)
     if v.ndim != 2 or v.shape[0] != s.shape[-1]:
         raise InputError(
             f"values of shape {v.shape} for scores of shape {s.shape}",
@@ -94,21 +98,28 @@ def exact_attention(scores: ArrayLike, values: ArrayLike, bits: int = BITS) -> E
             if live.size == 0 or v.shape[1] == 0:
                 out[row] = flint.arb(0)
                 continue
-            weights = _weights(s[row][live], float(s[row].max()))
+            sink = float(extra[row])
+            top = max(sink, float(s[row].max()))
+            weights = _weights(s[row][live], top)
             columns = flint.arb_mat(live.size, v.shape[1], v[live].ravel().tolist())
             sums = (flint.arb_mat(1, live.size, weights) * columns).entries()
-            total = sum(weights, flint.arb(0))
+            total = sum(weights, (flint.arb(sink) - top).exp() if sink > -math.inf else flint.arb(0))
             out[row] = [x / total for x in sums]
     return Enclosure(out)
 
 
-def exact_lse(scores: ArrayLike, bits: int = BITS) -> Enclosure:
+def exact_lse(scores: ArrayLike, bits: int = BITS, sinks: ArrayLike = -math.inf) -> Enclosure:
     """The logarithm of the sum of exp(score), of real numbers: ``[*rows]``, -inf in rows that see no token.
 
+    Args:
+        scores, bits: as `exact_attention`.
+        sinks: ``[*rows]``, or one for all: one more score; -inf: none.
+
     Raises:
-        InputError: a score is NaN or +inf.
+        InputError: a score or sink is NaN or +inf.
     """
     s = _scores(scores)
+    s = np.concatenate([s, _sinks(sinks, s)[..., None]], axis=-1)
     out: NDArray[np.object_] = np.empty(s.shape[:-1], dtype=np.object_)
     with flint.ctx.workprec(bits):
         for row in np.ndindex(s.shape[:-1]):
@@ -168,6 +179,23 @@ def _weights(live: Floats, top: float) -> list[flint.arb]:
     """exp(score - top) of each score. The difference is taken in balls, not in float64."""
     peak = flint.arb(top)
     return [(flint.arb(x) - peak).exp() for x in live.tolist()]
+
+
+def _sinks(sinks: ArrayLike, scores: Floats) -> Floats:
+    """``[*rows]``."""
+    try:
+        found = np.broadcast_to(np.asarray(sinks, dtype=np.float64), scores.shape[:-1])
+    except ValueError:
+        raise InputError(
+            f"sinks of shape {np.shape(sinks)} for scores of shape {scores.shape}",
+            place="sinks",
+            remedy="give one sink for each row",
+        ) from None
+    if np.isnan(found).any() or np.isposinf(found).any():
+        raise InputError(
+            "a sink is NaN or +inf", place="sinks", remedy="exact answers are for sinks below infinity"
+        )
+    return found
 
 
 def _scores(scores: ArrayLike) -> Floats:
