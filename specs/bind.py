@@ -230,7 +230,8 @@ class _Resolver:
 
         count = number(rule.args[0], 0 if self.integers["kv_len"] == 0 else 1)
         assert count is not None
-        return replace(rule, args=(count,), unit=number(rule.unit, 1), of=number(rule.of, 0))
+        whole = {"of": number(rule.of, 0), "skip": number(rule.skip, 0)}
+        return replace(rule, args=(count,), unit=number(rule.unit, 1), **whole)
 
     def view(self, name: str, rule: LevelRule, place: Place) -> View:
         from specs.nodes import Pos

@@ -132,8 +132,8 @@ TREES: dict[str, tuple[int, int, int, frozenset[str]]] = {
 
 #: Level rules: name -> keywords and flags allowed.
 LEVELS: dict[str, frozenset[str]] = {
-    "pieces": frozenset({"unit", "of", "empty"}),
-    "deal": frozenset({"unit", "empty"}),
+    "pieces": frozenset({"unit", "of", "skip", "empty"}),
+    "deal": frozenset({"unit", "skip", "empty"}),
     "tiles": frozenset({"desc"}),
     "view": frozenset(),
 }

@@ -112,8 +112,7 @@ class _Parser:
                 "see the level rules in docs/language.md",
             )
         keywords = self._keywords(tree, LEVELS[kind])
-        unit = keywords.pop("unit", None)
-        if kind in ("pieces", "deal") and unit is None:
+        if kind in ("pieces", "deal") and "unit" not in keywords:
             raise self._error(
                 tree, f"{kind}() needs unit=", "say how many tokens are never parted, as in unit=64"
             )
@@ -123,12 +122,11 @@ class _Parser:
             if not isinstance(word, ast.Name) or word.id != "keep":
                 raise self._error(word, "empty= takes one word, keep", "write empty=keep, or leave it out")
             keep = True
-        of = keywords.get("of")
+        numbers = {name: self._node(n, 1) for name, n in keywords.items() if name != "empty"}
         return LevelRule(
             kind,
             tuple(self._node(a, 1) for a in args),
-            unit=self._node(unit, 1) if unit is not None else None,
-            of=self._node(of, 1) if of is not None else None,
+            **numbers,
             keep_empty=keep,
             desc="desc" in flags,
             at=tree.col_offset,

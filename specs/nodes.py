@@ -191,12 +191,15 @@ class Reduce(Node):
 
 @dataclass(frozen=True, slots=True)
 class LevelRule(Node):
-    """``pieces(n, unit=, of=, empty=keep)``, ``deal(n, unit=, empty=keep)``, ``tiles(n, desc)``, ``view(n, index)``."""
+    """``pieces(n, unit=, of=, skip=, empty=keep)``, ``deal(n, unit=, skip=, empty=keep)``, ``tiles(n, desc)`` or
+    ``view(n, index)``.
+    """
 
     kind: str
     args: tuple[Node, ...]
     unit: Node | None = None
     of: Node | None = None
+    skip: Node | None = None
     keep_empty: bool = False
     desc: bool = False
     at: int = _AT

@@ -157,7 +157,8 @@ def _cover(place: str, rule: LevelRule, longest: int) -> None:
         return
     pieces, unit, whole = max(1, _int(rule.args[0])), _int(rule.unit), _int(rule.of)
     units = -(-whole // unit)
-    covered = pieces * -(-units // pieces) * unit
+    skip = min(_skip(rule), units)
+    covered = (skip + pieces * -(-(units - skip) // pieces)) * unit
     if covered < longest:
         raise SpecError(
             f"pieces(of={whole}) covers {covered} of {longest} tokens",
@@ -169,6 +170,10 @@ def _cover(place: str, rule: LevelRule, longest: int) -> None:
 def _int(node: object) -> int:
     assert isinstance(node, Num)
     return int(node.text)
+
+
+def _skip(rule: LevelRule) -> int:
+    return 0 if rule.skip is None else _int(rule.skip)
 
 
 def _apply(
@@ -192,19 +197,22 @@ def _apply(
         pieces, unit = max(1, _int(rule.args[0])), _int(rule.unit)
         whole = lengths if rule.of is None else np.full_like(lengths, _int(rule.of))
         units = -(-whole // unit)
-        width = -(-units // pieces) * unit
-        widest = int(width.max(initial=0))
+        skip = np.minimum(_skip(rule), units)
+        _bound(pieces * lengths.size)
+        width = -(-(units - skip) // pieces) * unit
+        edge = skip[..., None] * unit + np.arange(pieces + 1) * width[..., None]
+        edge[..., 0] = 0
+        widest = int(np.diff(edge).max(initial=0))
         _bound(pieces * max(1, widest) * lengths.size)
-        start = np.arange(pieces) * width[..., None]
-        inside = np.arange(widest)
-        where = start[..., None] + inside
-        where = np.where(inside < width[..., None, None], where, size)
+        where = edge[..., :-1, None] + np.arange(widest)
+        where = np.where(where < edge[..., 1:, None], where, size)
     else:
         pieces, unit = max(1, _int(rule.args[0])), _int(rule.unit)
         units = -(-size // unit)
         rounds = -(-units // pieces)
         _bound(pieces * max(1, rounds) * unit * lengths.size)
-        turn = np.arange(rounds)[None, :, None] * pieces + np.arange(pieces)[:, None, None]
+        piece = (np.arange(pieces) + _skip(rule)) % pieces
+        turn = np.arange(rounds)[None, :, None] * pieces + piece[:, None, None]
         where = (turn * unit + np.arange(unit)).reshape(pieces, rounds * unit)
     if where.shape[-1] == 0:
         where = np.full((*where.shape[:-1], 1), size)
@@ -214,7 +222,7 @@ def _apply(
     cut = np.where(live, picked, np.int32(-1))
     counts = live.sum(axis=-1)
     if not rule.keep_empty:
-        most = int(max(1, (counts > 0).sum(axis=-1).max(initial=0)))
+        most = int(max(1, ((counts > 0) * np.arange(1, counts.shape[-1] + 1)).max(initial=0)))
         cut, counts = cut[..., :most, :], counts[..., :most]
     longest = int(max(1, counts.max(initial=0)))
     return np.ascontiguousarray(cut[..., :longest]), counts, rule.keep_empty
