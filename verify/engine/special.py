@@ -115,7 +115,9 @@ def expf(ops: Carrier, x: Array, fmt: Format) -> Array:
     rest = ops.fma(x, LOG2_E, -whole, fmt)
     rest = ops.fma(x, _float(tables.EXPF_TAIL), rest, fmt)
     power = ops.values(lax.bitcast_convert_type((n + 127) << 23, jnp.uint32))
-    return ops.mul(ops.values(mufu.ex2(ops.words(rest))), power, fmt)
+    # Below -105 the product is zero for certain; a factor of zero keeps it from raising the flag.
+    root = jnp.where(x < -105.0, ops.constant(0.0), ops.values(mufu.ex2(ops.words(rest))))
+    return ops.mul(root, power, fmt)
 
 
 def logf(ops: Carrier, x: Array, fmt: Format) -> Array:

@@ -49,7 +49,6 @@ def require_single(name: str, fmt: Format) -> None:
 
 def mufu_ex2(x: float, fmt: Format) -> float:
     """``ex2.approx``. Without .ftz: below -126 the argument is halved and the result squared."""
-    require_single("mufu.ex2", fmt)
     if fmt.ftz or not x < -126.0:
         return _unit(mufu.ex2, x)
     root = _unit(mufu.ex2, mul(x, 0.5, fmt))
@@ -58,7 +57,6 @@ def mufu_ex2(x: float, fmt: Format) -> float:
 
 def mufu_rcp(x: float, fmt: Format) -> float:
     """``rcp.approx``. Without .ftz: an extreme operand is scaled, and so is the result."""
-    require_single("mufu.rcp", fmt)
     if fmt.ftz:
         return _unit(mufu.rcp, x)
     scale = _extreme(x)
@@ -71,7 +69,6 @@ def mufu_rsq(x: float, fmt: Format) -> float:
     Raises:
         UnsupportedError: -0 or a negative number.
     """
-    require_single("mufu.rsq", fmt)
     if fmt.ftz or not abs(x) < 2.0**-126:
         return _unit(mufu.rsq, x)
     return mul(_unit(mufu.rsq, mul(x, 2.0**24, fmt)), 2.0**12, fmt)
@@ -83,7 +80,6 @@ def mufu_lg2(x: float, fmt: Format) -> float:
     Raises:
         UnsupportedError: -0 or a negative number.
     """
-    require_single("mufu.lg2", fmt)
     if fmt.ftz or not abs(x) < 2.0**-126:
         return _unit(mufu.lg2, x)
     return add(_unit(mufu.lg2, mul(x, 2.0**24, fmt)), -24.0, fmt)
@@ -103,20 +99,17 @@ def _extreme(x: float) -> float:
 
 def div_full(a: float, b: float, fmt: Format) -> float:
     """``div.full.f32``: both operands scaled where ``b`` is extreme, then the reciprocal and one product."""
-    require_single("div.full", fmt)
     scale = _extreme(flush(b, fmt))
     return mul(mul(a, scale, fmt), _unit(mufu.rcp, mul(b, scale, fmt)), fmt)
 
 
 def fast_expf(x: float, fmt: Format) -> float:
     """CUDA's ``__expf``, and Triton's ``tl.exp``: ``ex2.approx`` of the rounded product with log2(e)."""
-    require_single("cuda.fast_expf", fmt)
     return mufu_ex2(mul(x, LOG2_E, fmt), fmt)
 
 
 def expf(x: float, fmt: Format) -> float:
     """CUDA's ``expf``: ``ex2`` of what a multiple of log(2) leaves, times a power of two."""
-    require_single("cuda.expf", fmt)
     share = fma(x, mufu.from_word(tables.EXPF_STEPS), 0.5, fmt)
     share = min(max(share, 0.0), 1.0) if share == share else 0.0
     n = math.floor(share * 252.0) - 126
@@ -127,7 +120,6 @@ def expf(x: float, fmt: Format) -> float:
 
 def logf(x: float, fmt: Format) -> float:
     """CUDA's ``logf``: a polynomial of degree ten around 1, plus a multiple of log(2)."""
-    require_single("cuda.logf", fmt)
     x = flush(x, fmt)
     low = x < 2.0**-126
     m = mul(x, 2.0**23, fmt) if low else x
@@ -152,7 +144,6 @@ def fa4_exp2(x: float, fmt: Format) -> float:
     The exponent is added as an integer, so results below 2**-126 are not flushed, and wrong; NaN gives 0. The kernel
     assumes operands of at most 127.
     """
-    require_single("fa4.exp2", fmt)
     x = flush(x, FTZ)
     x = max(x, tables.FA4_LOWEST) if x == x else tables.FA4_LOWEST
     if x == math.inf:
@@ -170,7 +161,17 @@ def round_down(x: Fraction) -> float:
     return round_fraction(x, replace(F32, rz=True))
 
 
-SPECIAL: dict[str, Callable[..., float]] = {
+def _checked(name: str, function: Callable[..., float]) -> Callable[..., float]:
+    def checked(*args: float | Format) -> float:
+        fmt = args[-1]
+        assert isinstance(fmt, Format)
+        require_single(name, fmt)
+        return function(*args)
+
+    return checked
+
+
+_FUNCTIONS: dict[str, Callable[..., float]] = {
     "mufu.ex2": mufu_ex2,
     "mufu.rcp": mufu_rcp,
     "mufu.rsq": mufu_rsq,
@@ -185,7 +186,9 @@ SPECIAL: dict[str, Callable[..., float]] = {
     "glibc.expf": libm.expf,
     "glibc.logf": libm.logf,
 }
-"""Name to ``function(*operands, fmt)``."""
+
+SPECIAL: dict[str, Callable[..., float]] = {name: _checked(name, f) for name, f in _FUNCTIONS.items()}
+"""Name to ``function(*operands, fmt)``, which raises UnsupportedError for a format that the function does not have."""
 
 REFUSED: dict[str, str] = {
     "tanh.approx": "no table of the unit's tanh and no recorded sweep is public, only the bound of 2**-11"
