@@ -123,7 +123,7 @@ TREES: dict[str, tuple[int, int, int, frozenset[str]]] = {
     "pairwise": (0, 0, 0, frozenset({"fma"})),
     "butterfly": (0, 8, 0, frozenset()),
     "lanes": (1, 1, 2, frozenset()),
-    "chunks": (1, 8, 2, frozenset()),
+    "chunks": (1, 8, 2, frozenset({"cycle"})),
     "whole": (1, 1, 2, frozenset()),
     "mma": (1, 1, 0, frozenset({"wgmma", "tcgen05"})),
     "exact": (0, 0, 0, frozenset()),

@@ -60,7 +60,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }
 _SPECIAL = ("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits", "max", "any")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-_FLAGS = ("fma", "swap", "desc", "wgmma", "tcgen05")
+_FLAGS = ("fma", "swap", "desc", "cycle", "wgmma", "tcgen05")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
 
 

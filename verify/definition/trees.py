@@ -13,7 +13,7 @@ is rounded unless the tree fuses it. The rules:
   result. Without strides: n/2, ..., 2, 1 with n the next power of two.
 * ``lanes(n, inner, outer)``: lane j folds terms j, j + n, ... by ``inner``; ``outer`` folds the n lanes.
 * ``chunks(n, inner, outer)``: ``inner`` folds each n neighbours; ``outer`` folds the chunks. With several sizes
-  the chunks have these sizes in turn; the last size repeats.
+  the chunks have these sizes in turn; then the last size repeats, or, with ``cycle``, all of them again.
 * ``whole(n, tree, rest)``: ``tree`` folds the terms of all whole blocks of n; ``rest`` folds the fewer than n
   terms that are left, and starts where ``tree`` ended.
 * ``mma(k)``: a chain of tensor-core instructions of k products each, ascending, whose numerics are the
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from specs.errors import SpecError, UnsupportedError
@@ -128,7 +129,8 @@ def _nested(tree: Tree, o: Operations, pairs: bool) -> Fold:
     outer = _build(second, o, False)
     if tree.kind == "lanes":
         return lambda terms, start: outer([inner(part, None) for part in _lanes(terms, sizes[0])], start)
-    return lambda terms, start: outer([inner(part, None) for part in _sized(terms, sizes)], start)
+    cut = _cycled if "cycle" in tree.flags else _sized
+    return lambda terms, start: outer([inner(part, None) for part in cut(terms, sizes)], start)
 
 
 def integer(node: object) -> int:
@@ -154,6 +156,15 @@ def _sized(terms: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
         parts.append(terms[at : at + size])
         at += size
     return parts
+
+
+def _cycled(terms: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    """Chunks of these sizes, again and again."""
+    ends = list(accumulate(sizes))
+    parts: list[Sequence[Any]] = []
+    for at in range(0, len(terms), ends[-1]):
+        parts += [terms[at + end - size : at + end] for end, size in zip(ends, sizes, strict=True)]
+    return [part for part in parts if part]
 
 
 def _started(fold: Callable[[Sequence[Any]], Any], o: Operations) -> Fold:

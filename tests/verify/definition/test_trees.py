@@ -82,6 +82,9 @@ def product(text: str, n: int, start: str | None = None) -> str:
         ("seq(desc)", 3, "s", "(((s+x2)+x1)+x0)"),
         ("chunks(3, 2, pairwise(), seq())", 9, "s", "((((s+((x0+x1)+x2))+(x3+x4))+(x5+x6))+(x7+x8))"),
         ("chunks(2, 9, seq(), pairwise())", 4, None, "(((0+x0)+x1)+((0+x2)+x3))"),
+        # Sizes that repeat as a whole, as in a BLAS kernel on two and three rows.
+        ("chunks(1, 2, pairwise(), seq(), cycle)", 8, "s", "((((((s+x0)+(x1+x2))+x3)+(x4+x5))+x6)+x7)"),
+        ("chunks(3, 1, seq(), pairwise(), cycle)", 5, None, "(((((0+x0)+x1)+x2)+(0+x3))+(0+x4))"),
         ("whole(2, pairwise(), seq(desc))", 2, None, "(x0+x1)"),
         ("whole(2, pairwise(), seq())", 1, None, "(0+x0)"),
         ("whole(4, seq(), pairwise())", 2, "s", "(s+(x0+x1))"),
