@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,69 +23,10 @@ from verify.features import NONE, Features, check_used, scalars, with_features
 from verify.judge import constants, judge
 from verify.numerics.rounding import storage_dtype, store
 from verify.partition import Plan, plan_program
+from verify.result import Result, Trace
 
 BACKENDS = ("engine", "oracle")
 _BUCKETS = Buckets()
-
-
-class Trace(Mapping[str, NDArray[Any]]):
-    """Every site of a run by name, evaluated when it is asked for.
-
-    ``trace[site]`` has the shape ``[*rows, *axes]``: the leading shape of the output, then the site's own axes,
-    levels outermost first, then ``token``, then ``dim``; a float site in the storage dtype of its format, a
-    condition as bool. Pieces and tokens that do not exist hold NaN (False in conditions).
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        names = self._run.site_names()
-        if name not in names:
-            raise InputError(
-                f"no site '{name}'",
-                place=f"trace of {self._run.program.spec}",
-                remedy=did_you_mean(name, names),
-            )
-        return self._run.outward(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._run.site_names())
-
-    def __len__(self) -> int:
-        return len(self._run.site_names())
-
-    def axes(self, name: str) -> tuple[str, ...]:
-        """The axes of a site after those of the rows."""
-        program = self._run.program
-        kinds = program.sites[name].type.axes
-        return tuple(a for a in program.axes if a in kinds)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one run gave.
-
-    Attributes:
-        output: ``[*rows, dim]`` in the storage dtype of the spec's output format.
-        lse: ``[*rows]`` log-sum-exp, natural unless the spec says otherwise; None if the spec has no such site.
-        trace: every site by name.
-        plan: the partition.
-        spec, platform: names.
-        backend: ``engine`` or ``oracle``.
-        empty_rows: rows that see no token.
-        exact_path: whether the slower exact path ran because a subnormal number was possible.
-    """
-
-    output: NDArray[Any]
-    lse: NDArray[Any] | None
-    trace: Trace
-    plan: Plan
-    spec: str
-    platform: str
-    backend: str
-    empty_rows: int
-    exact_path: bool
 
 
 def emulate(
@@ -357,8 +298,7 @@ class Run:
             as `emulate`.
         """
         full = {
-            "sm_count": platform.sm_count,
-            "compute_capability": platform.compute_capability,
+            **platform.context,
             **_shape(problem),
             **given,
         }
@@ -470,9 +410,7 @@ class Run:
         p = self.problem
         assert self.kv is not None
         formats = {n: f for n, f in p.formats.items() if n in ("q", "scores")}
-        group = p.rows // p.queries
-        queries = (np.arange(p.rows) // group + (p.kv_len - p.queries)).astype(np.int32)
-        rows = Rows(p.q, p.scores, p.low, p.high, formats, queries, getattr(p, "per_row", {}))
+        rows = Rows(p.q, p.scores, p.low, p.high, formats, p.query_index, p.per_row)
         return Work(self.program, rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars)
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:

@@ -56,8 +56,9 @@ def structure(program: Program) -> tuple[Any, ...]:
 def compiled(recipe: Recipe) -> Callable[..., Any]:
     """The jitted function of a recipe: ``f(zero, dynamic) -> (sites, risk)``.
 
-    ``dynamic`` is a dict of arrays: ``q k v tokens exists low high kv_len scalars feed ranges``. Sites come back
-    as stored words of their format (conditions as bool), with all their axes and those of head and row.
+    ``dynamic`` is a dict of arrays: ``q k v tokens exists low high queries per_row kv_len scalars feed ranges``.
+    Sites come back as stored words of their format (conditions as bool), with all their axes and those of head and
+    row.
     """
     program = recipe.program
 
@@ -84,6 +85,7 @@ def _arrays(recipe: Recipe, ops: Carrier, zero: Array, dynamic: Mapping[str, Any
     q, k, v = dynamic.get("q"), dynamic.get("k"), dynamic["v"]
     sizes = dict(zip((*levels, STEP, LANE), tokens.shape, strict=True))
     sizes |= {DIM: recipe.dim, HEAD: recipe.heads, ROW_AXIS: recipe.rows}
+    sizes |= {name: view.size for name, view in program.views.items()}
     if q is not None:
         sizes[DEPTH] = q.shape[-1]
     tiles = (v.shape[0] - LANES) // LANES
@@ -104,6 +106,9 @@ def _arrays(recipe: Recipe, ops: Carrier, zero: Array, dynamic: Mapping[str, Any
         ranges={name: Range(*pair) for name, pair in dynamic["ranges"].items()},
         kv_len=dynamic["kv_len"],
         visible=visible,
+        position=position,
+        queries=dynamic["queries"],
+        per_row={n: ops.decode(x, program.compute) for n, x in dynamic["per_row"].items()},
         tokens=tokens,
         aligned=recipe.aligned,
         consecutive=recipe.consecutive,

@@ -9,35 +9,55 @@ which those level axes are *cut*: no value in the body has them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specs.formats import Format
-from specs.infer import SCALARS
-from specs.nodes import Cast, Cmp, Last, Logic, Name, Node, Num, Op, Prev, Reduce, Select
+from specs.names import SCALARS
+from specs.nodes import At, Cast, Cmp, Last, Logic, Name, Node, Num, Op, Owns, Pos, Prev, Reduce, Select
 from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site, State
 from verify.engine.folds import FoldSites, fold_sites, outside_uses
+from verify.engine.gathers import Gathers
 from verify.engine.inputs import Arrays
+from verify.engine.positions import Positions, kind_of
 from verify.engine.primitives import Carrier
 from verify.engine.reduce import Reducer
+from verify.engine.special import FUNCTIONS as SPECIAL
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Axes, Val
 from verify.numerics.rounding import decode, round_fraction
 
 Array = jax.Array
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+#: Carried values of a loop: ``(state, "")``, and by level the line of those one step back along it.
+Carry = dict[tuple[str, str], Array]
 
 
 @dataclass
 class Frame:
-    """The body of a fold: the position along each cut level, the carried values, and what was computed so far."""
+    """The body of a fold: the position along each cut level, the carried values, and what was computed so far.
+
+    ``delayed`` has the values of states one step back along one level only.
+    """
 
     cut: Mapping[str, Array]
     carried: Mapping[str, Val]
+    delayed: Mapping[tuple[str, str], Val]
     dynamic: frozenset[str]
     memo: dict[str, Val] = field(default_factory=dict[str, Val])
 
@@ -66,7 +86,10 @@ class Evaluator:
         self.ops = carrier
         self.arrays = arrays
         self.axes = Axes(program.level_names, program.views, arrays.sizes)
+        self.positions = Positions(self)
+        self.gathers = Gathers(self)
         self.reduce = Reducer(self)
+        self._it: list[Val] = []
         self._natural: dict[str, Array] = {}
         self._whole: dict[str, Val] = {}
         loops = fold_sites(program)
@@ -93,7 +116,19 @@ class Evaluator:
         return next((f for f in self._folds if name in f.sites.dynamic), None)
 
     def _is_natural(self, site: Site) -> bool:
-        return site.section == TOKEN and site.type.axes <= {*self.program.level_names, TOKEN}
+        within = site.section == TOKEN and site.type.axes <= {*self.program.level_names, TOKEN}
+        return within and site.type.kind == "float" and self._unparted(site.expr)
+
+    def _unparted(self, n: Node) -> bool:
+        """Whether an expression of the token section reads nothing that depends on the partition."""
+        for node in n.walk():
+            if isinstance(node, Pos | Owns | At | Prev | Last):
+                return False
+            if isinstance(node, Name) and node.id in self.program.sites:
+                site = self.program.sites[node.id]
+                if site.section == TOKEN and not self._unparted(site.expr):
+                    return False
+        return True
 
     def natural_site(self, name: str) -> Array:
         """A site of the token section as ``[capacity / 16, kv_head, row, 16]`` (dimensions may be 1)."""
@@ -123,6 +158,8 @@ class Evaluator:
         match n:
             case Num():
                 return self._literal(n).reshape(1, 1, 1, 1)
+            case Name(id=name) if name in self.arrays.per_row:
+                return self.arrays.per_row[name][None, :, :, None]
             case Name(id="visible"):
                 return self.arrays.visible
             case Name(id=name) if name in self.program.sites and self.program.sites[name].section == TOKEN:
@@ -131,10 +168,14 @@ class Evaluator:
                 return self._scalar(name).reshape(1, 1, 1, 1)
             case Reduce():
                 return self.reduce.scores(n)
+            case Cast(format=fmt, arg=arg) if self._is_integer(arg):
+                return self._from_integer(self.positions.natural(arg), fmt)
             case Cast(format=fmt, arg=arg):
                 return ops.cast(self.natural(arg), fmt)
             case Select(cond=c, a=a, b=b):
                 return ops.select(self.natural(c), self.natural(a), self.natural(b))
+            case Cmp(op=op, left=left, right=right) if self._integers(left, right):
+                return _COMPARE[op](self.positions.natural(left), self.positions.natural(right))
             case Cmp(op=op, left=left, right=right):
                 return ops.compare(op, self.natural(left), self.natural(right))  # type: ignore[arg-type]
             case Logic(op=op, args=args):
@@ -152,6 +193,10 @@ class Evaluator:
         match n:
             case Num():
                 return Val(self._literal(n))
+            case Name(id="it"):
+                return self._it[-1]
+            case Name(id=name) if name in self.arrays.per_row:
+                return Val(self.arrays.per_row[name], (HEAD, ROW_AXIS))
             case Name(id="visible"):
                 return self.cut(self.gather(self.arrays.visible), frame)
             case Name(id="q"):
@@ -163,21 +208,34 @@ class Evaluator:
                 return self._named(name, frame)
             case Name(id=name):
                 return Val(self._scalar(name))
+            case Cast(format=fmt, arg=arg) if self._is_integer(arg):
+                whole = self.positions.integer(arg, frame)
+                return Val(self._from_integer(whole.data, fmt), whole.axes)
             case Cast(format=fmt, arg=arg):
                 inner = self.value(arg, frame)
                 return Val(ops.cast(inner.data, fmt), inner.axes)
             case Select(cond=c, a=a, b=b):
                 axes, data = self.axes.together(*(self.value(x, frame) for x in (c, a, b)))
                 return Val(ops.select(*data), axes)
+            case Cmp(left=left, right=right) if self._integers(left, right):
+                decided = self.positions.condition(n, frame)
+                return Val(jnp.asarray(decided.data), decided.axes)
             case Cmp(op=op, left=left, right=right):
                 axes, data = self.axes.together(self.value(left, frame), self.value(right, frame))
                 return Val(ops.compare(op, *data), axes)  # type: ignore[arg-type]
             case Logic(op=op, args=args):
                 axes, data = self.axes.together(*(self.value(a, frame) for a in args))
                 return Val(_logic(op, data), axes)
-            case Prev(state=state):
+            case Prev(state=state, level=level):
                 assert frame is not None
-                return frame.carried[state]
+                return frame.carried[state] if level is None else frame.delayed[state, level]
+            case At(arg=arg):
+                return self.gathers.at(n, self.value(arg, frame), frame)
+            case Owns(level=level):
+                return self.gathers.owns(level, frame)
+            case Op() if kind_of(self.program, n) == "int":
+                whole = self.positions.integer(n, frame)
+                return Val(self._from_integer(whole.data, self.program.compute), whole.axes)
             case Last(state=state):
                 return self.cut(self._last(state), frame)
             case Reduce():
@@ -210,6 +268,26 @@ class Evaluator:
         """The format of the values of a float expression."""
         return self.program.types[n].format or self.program.compute
 
+    @contextmanager
+    def naming(self, it: Val) -> Generator[None]:
+        """Inside, ``it`` is this value: the first term of a sum."""
+        self._it.append(it)
+        try:
+            yield
+        finally:
+            self._it.pop()
+
+    def _is_integer(self, n: Node) -> bool:
+        """Whether ``n`` is an integer that is no bare literal."""
+        return not isinstance(n, Num) and kind_of(self.program, n) == "int"
+
+    def _integers(self, *nodes: Node) -> bool:
+        return all(kind_of(self.program, n) == "int" for n in nodes)
+
+    def _from_integer(self, data: Any, fmt: Format) -> Array:
+        """Integers below 2**24 as floats, rounded once to ``fmt``."""
+        return self.ops.cast(jnp.asarray(data).astype(self.ops.dtype), fmt)
+
     def _literal(self, n: Num) -> Array:
         if n.text in ("true", "false"):
             return jnp.asarray(n.text == "true")
@@ -236,6 +314,8 @@ class Evaluator:
                 for other in data[1:]:
                     result = join(result, other)
                 return result
+            case _ if op in SPECIAL:
+                return ops.special(op, *data, fmt=self.program.types[n].format)
             case _:
                 function = getattr(ops, _FUNCTIONS.get(op, op))
                 return function(*data, self.program.types[n].format)
@@ -261,29 +341,47 @@ class Evaluator:
         start = {s.name: self._start(s, scope) for s in fold.sites.states}
         axes = {name: val.axes for name, val in start.items()}
 
-        def body(carry: dict[str, Array], step: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        delays = {
+            (n.state, n.level): math.prod(sizes[levels.index(n.level) + 1 :])
+            for name in fold.sites.dynamic
+            for n in self.program.sites[name].expr.walk()
+            if isinstance(n, Prev) and n.level is not None
+        }
+        names = {s.name: (s.name, "") for s in fold.sites.states}
+
+        def body(carry: Carry, step: Array) -> tuple[Carry, dict[str, Array]]:
             cut: dict[str, Array] = {}
             rest = step
             for level, size in zip(reversed(levels), reversed(sizes), strict=True):
                 cut[level] = rest % size
                 rest = rest // size
-            frame = Frame(cut, {name: Val(x, axes[name]) for name, x in carry.items()}, fold.sites.dynamic)
+            delayed: dict[tuple[str, str], Val] = {}
+            for (name, level), inner in delays.items():
+                before = jax.lax.dynamic_index_in_dim(carry[name, level], step % inner, 0, keepdims=False)
+                delayed[name, level] = Val(jnp.where(cut[level] == 0, start[name].data, before), axes[name])
+            carried = {name: Val(carry[key], axes[name]) for name, key in names.items()}
+            frame = Frame(cut, carried, delayed, fold.sites.dynamic)
             live = self.cut(exists, frame)
-            new: dict[str, Array] = {}
-            for state in fold.sites.states:
-                value = self._named(state.name, frame)
-                data = jnp.broadcast_to(self.axes.align(value, axes[state.name]), carry[state.name].shape)
-                mask = self.axes.align(live, axes[state.name])
-                new[state.name] = jnp.where(mask, data, carry[state.name])
+            new: Carry = {}
+            for name, key in names.items():
+                value = self._named(name, frame)
+                data = jnp.broadcast_to(self.axes.align(value, axes[name]), carry[key].shape)
+                new[key] = jnp.where(self.axes.align(live, axes[name]), data, carry[key])
+            for (name, level), inner in delays.items():
+                line = carry[name, level]
+                new[name, level] = jax.lax.dynamic_update_index_in_dim(line, new[name, ""], step % inner, 0)
             stacked = {
                 name: self.axes.full(self._named(name, frame), self._inner_axes(name, levels)).data
                 for name in collect
             }
             return new, stacked
 
+        begin: Carry = {key: start[name].data for name, key in names.items()}
+        for (name, level), inner in delays.items():
+            begin[name, level] = jnp.broadcast_to(start[name].data, (inner, *start[name].data.shape))
         steps = jnp.arange(math.prod(sizes), dtype=jnp.int32)
-        finals, stacks = self.ops.scan(body, {n: v.data for n, v in start.items()}, steps)
-        fold.finals = {name: Val(data, axes[name]) for name, data in finals.items()}
+        finals, stacks = self.ops.scan(body, begin, steps)
+        fold.finals = {name: Val(finals[key], axes[name]) for name, key in names.items()}
         for name, data in stacks.items():
             inner = self._inner_axes(name, levels)
             own = self.axes.union(inner, levels)
@@ -305,7 +403,8 @@ class Evaluator:
         """Evaluate, outside the loop, every whole site and final state that the body will refer to."""
         for node in n.walk():
             if isinstance(node, Name) and node.id in self.program.sites and node.id not in dynamic:
-                if self.program.sites[node.id].section != CONSTANTS:
+                site = self.program.sites[node.id]
+                if site.section != CONSTANTS and site.type.kind != "int":
                     self.site(node.id)
             elif isinstance(node, Last):
                 self._last(node.state)

@@ -28,6 +28,9 @@ class Arrays:
         ranges: exponent ranges of ``k`` and ``v``.
         kv_len: tokens of the sequence, int32.
         visible: ``[tile, 1, row, 16]``: whether a row may see a token.
+        position: int32 ``[tile, 1, 1, 16]``: the number of each token.
+        queries: int32 ``[row]``: the position of each query row.
+        per_row: values that differ by query head, ``[kv_head, row]``, by name.
         tokens: int32 ``[*levels, step, 16]``, -1 pads.
         aligned: every step is 16 consecutive tokens from a multiple of 16 (static).
         consecutive: every step is consecutive ascending tokens from its first lane (static).
@@ -48,6 +51,8 @@ class Arrays:
     ranges: Mapping[str, Range]
     kv_len: Array
     visible: Array
+    position: Array
+    queries: Array
     tokens: Array
     aligned: bool
     consecutive: bool
@@ -56,3 +61,4 @@ class Arrays:
     exists: Mapping[str, Val]
     feed: Mapping[str, Array] = field(default_factory=dict[str, Array])
     scalars: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    per_row: Mapping[str, Array] = field(default_factory=dict[str, Array])

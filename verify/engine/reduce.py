@@ -12,6 +12,8 @@ from specs.formats import BASES, Format
 from specs.nodes import Name, Node, Reduce
 from specs.program import DEPTH, DIM, TOKEN
 from verify.engine import contract
+from verify.engine.bracket import Brackets
+from verify.engine.dots import Dots
 from verify.engine.primitives import F32, F64, exact_product
 from verify.engine.ranges import exponent_range, products_at_risk, sum_at_risk
 from verify.engine.support import sum_factors
@@ -33,8 +35,14 @@ class Reducer:
         self.ops = walker.ops
         self.axes = walker.axes
         self.arrays = walker.arrays
+        self.dots = Dots(walker)
+        self.brackets = Brackets(walker)
 
-    def _decode(self, stored: Array) -> Array:
+    def format(self, n: Reduce) -> Format:
+        """Where each addition of ``n`` rounds."""
+        return n.format or self.walker.program.compute
+
+    def decode(self, stored: Array) -> Array:
         """Prepared storage (bf16 bits, f32 or f64) in the carrier, subnormals included."""
         fmt = BASES[_WORDS[stored.dtype.name]]
         if stored.dtype != jnp.uint16:
@@ -50,12 +58,17 @@ class Reducer:
         assert pair is not None
         keys = arrays.k
         assert keys is not None
+        if n.tree is not None and n.tree.kind == "mma":
+            return self.dots.scores(n)
+        if n.tree is not None and (n.tree.kind != "seq" or "swap" in n.tree.flags):
+            return self.brackets.scores(n)
+        compute = walker.program.compute
         query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
         q = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
         q_format, k_format = walker.format_of(query), arrays.formats["k"]
         exact = exact_product(q_format, k_format, ops.fmt)
         fused = n.tree is not None and "fma" in n.tree.flags
-        if isinstance(ops, F32):
+        if isinstance(ops, F32) and not compute.ftz:
             ops.note(products_at_risk(exponent_range(q), q_format, arrays.ranges["k"], k_format))
             if not fused or exact:
                 zero = None if exact else arrays.zero
@@ -68,11 +81,11 @@ class Reducer:
             words = jax.lax.dynamic_slice(
                 keys, (0, d // LANES, 0, 0, d % LANES, 0), (blocks, 1, tiles, heads, 1, LANES)
             )
-            k = self._decode(words.reshape(blocks * tiles, heads, 1, LANES))
+            k = self.decode(words.reshape(blocks * tiles, heads, 1, LANES))
             a = jax.lax.dynamic_index_in_dim(q, d, 2)
             if fused:
-                return ops.fma(a, k, total, check=check)
-            return ops.add(total, ops.mul(a, k, exact=exact, check=check), check=check)
+                return ops.fma(a, k, total, compute, check=check)
+            return ops.add(total, ops.mul(a, k, compute, exact=exact, check=check), compute, check=check)
 
         return ops.fori_loop(0, q.shape[2], body, start)
 
@@ -84,10 +97,17 @@ class Reducer:
         assert n.over is not None
         if DEPTH in n.over:
             return walker.cut(walker.gather(self.scores(n)), frame)
-        over = self.axes.physical(a for a in n.over if frame is None or a not in frame.cut)
-        live = self._live(n.over, frame)
+        over = self.axes.physical(n.over)
+        live = self._live(n, frame)
         if n.kind == "max":
             return self._max(n, over, live, frame)
+        if n.kind == "any":
+            return self._any(n, over, live, frame)
+        assert n.tree is not None
+        if n.tree.kind == "mma":
+            return self.dots.reduction(n, over, live, frame)
+        if self._bracketed(n):
+            return self.brackets.reduction(n, over, live, frame)
         pair = sum_factors(n)
         if pair is None:
             return self._sum(n, over, live, frame)
@@ -96,12 +116,29 @@ class Reducer:
                 return self._values(n, weight, over, live, frame)
         return self._products(n, pair, over, live, frame)
 
-    def _live(self, over: tuple[str, ...], frame: Frame | None) -> Val:
+    def _bracketed(self, n: Reduce) -> bool:
+        """Whether ``n`` is more than one sequence over tokens and levels."""
+        assert n.tree is not None
+        assert n.over is not None
+        nested = {*self.walker.program.level_names, TOKEN}
+        plain = n.tree.kind == "seq" and "swap" not in n.tree.flags
+        return not plain or n.by is not None or n.first is not None or not set(n.over) <= nested
+
+    def _live(self, n: Reduce, frame: Frame | None) -> Val:
         """Which leaves exist: tokens that are owned, pieces that are visited."""
-        if TOKEN in over:
+        types = self.walker.program.types
+        axes = frozenset(n.over or ()).union(*(types[a].axes for a in n.args))
+        if TOKEN in axes:
             return self.walker.cut(self.arrays.live, frame)
-        deepest = [level for level in self.walker.program.level_names if level in over][-1]
-        return self.walker.cut(self.arrays.exists[deepest], frame)
+        deepest = [level for level in self.walker.program.level_names if level in axes]
+        if not deepest:
+            return Val(jnp.ones((), bool))
+        return self.walker.cut(self.arrays.exists[deepest[-1]], frame)
+
+    def _any(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        axes, (data, mask) = self.axes.together(self.walker.value(n.args[0], frame), live)
+        where = tuple(i for i, a in enumerate(axes) if a in over)
+        return Val(jnp.any(data & mask, axis=where), tuple(a for a in axes if a not in over))
 
     def _max(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
         axes, (data, mask) = self.axes.together(self.walker.value(n.args[0], frame), live)
@@ -117,7 +154,10 @@ class Reducer:
 
     def _plain(self, n: Reduce, frame: Frame | None) -> bool:
         """Whether the contraction kernels sum as ``n`` says: from +0, in f32, on a whole plan."""
-        return frame is None and isinstance(self.ops, F32) and n.start is None and n.format is None
+        ftz = self.walker.program.compute.ftz
+        return (
+            frame is None and isinstance(self.ops, F32) and n.start is None and n.format is None and not ftz
+        )
 
     def _groups(
         self, val: Val, over: tuple[str, ...]
@@ -140,7 +180,7 @@ class Reducer:
     def _sum(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
         walker, ops = self.walker, self.ops
         axes, (data, mask) = self.axes.together(walker.value(n.args[0], frame), live)
-        if isinstance(ops, F32):
+        if isinstance(ops, F32) and not walker.program.compute.ftz:
             ops.note(sum_at_risk(exponent_range(jnp.where(mask, data, 0.0)), walker.format_of(n.args[0])))
         if self._plain(n, frame) and DIM not in axes:
             grouped = self._groups(Val(jnp.where(mask, data, 0.0), axes), over)
@@ -154,7 +194,7 @@ class Reducer:
 
         def body(total: Array, leaf: Array) -> tuple[Array, None]:
             return ops.add(
-                total, self.axes.align(Val(leaf, leaves.axes), start.axes), n.format, check=check
+                total, self.axes.align(Val(leaf, leaves.axes), start.axes), self.format(n), check=check
             ), None
 
         return Val(ops.scan(body, start.data, leaves.data, unroll=_UNROLL)[0], start.axes)
@@ -165,7 +205,7 @@ class Reducer:
         walker = self.walker
         vals = [walker.value(x, frame) for x in pair]
         formats = (walker.format_of(pair[0]), walker.format_of(pair[1]))
-        if isinstance(self.ops, F32):
+        if isinstance(self.ops, F32) and not walker.program.compute.ftz:
             masked = [self._masked(v, live) for v in vals]
             low, high = (exponent_range(m.data) for m in masked)
             self.ops.note(products_at_risk(low, formats[0], high, formats[1]))
@@ -190,7 +230,8 @@ class Reducer:
         double = isinstance(self.ops, F64)
         if double and stored:
             self.ops.note(self.arrays.ranges[stored].low < F64.fmt.emin)
-        return double or (n.start is not None and isinstance(self.ops, F32))
+        fast = isinstance(self.ops, F32)
+        return double or (fast and (n.start is not None or self.walker.program.compute.ftz))
 
     def _masked(self, val: Val, live: Val) -> Val:
         axes, (data, mask) = self.axes.together(val, live)
@@ -200,7 +241,7 @@ class Reducer:
         self, n: Reduce, start: Val, leaves: object, leaf: object, formats: tuple[Format, Format]
     ) -> Val:
         """Fold products from ``start``: ``leaf`` makes the two factors and the mask out of one slice of ``leaves``."""
-        ops = self.ops
+        ops, fmt, compute = self.ops, self.format(n), self.walker.program.compute
         fused = n.tree is not None and "fma" in n.tree.flags
         exact = exact_product(*formats, ops.fmt)
         check = self._watch(n)
@@ -210,9 +251,9 @@ class Reducer:
             if check:  # what padding holds is no risk
                 a = jnp.where(alive, a, 0.0)
             if fused:
-                return jnp.where(alive, ops.fma(a, b, total, n.format, check=check), total), None
-            product = jnp.where(alive, ops.mul(a, b, check=check, exact=exact), -0.0)
-            return ops.add(total, product, n.format, check=check), None
+                return jnp.where(alive, ops.fma(a, b, total, fmt, check=check), total), None
+            product = jnp.where(alive, ops.mul(a, b, compute, check=check, exact=exact), -0.0)
+            return ops.add(total, product, fmt, check=check), None
 
         return Val(ops.scan(body, start.data, leaves, unroll=1)[0], start.axes)
 
@@ -225,7 +266,7 @@ class Reducer:
         w = self._masked(walker.value(weight, frame), live)
         fused = n.tree is not None and "fma" in n.tree.flags
         exact = exact_product(*formats, ops.fmt)
-        if isinstance(ops, F32):
+        if isinstance(ops, F32) and not walker.program.compute.ftz:
             ops.note(products_at_risk(exponent_range(w.data), formats[0], arrays.ranges["v"], formats[1]))
             grouped = self._groups(w, over) if self._plain(n, frame) and (exact or not fused) else None
             if grouped is not None:
@@ -245,7 +286,7 @@ class Reducer:
         def leaf(xs: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             picked = jnp.take(arrays.v, jnp.maximum(xs[2], 0), axis=0, mode="clip")
             picked = picked.reshape(*picked.shape[:-2], -1)[..., :dim]
-            v = Val(self._decode(picked), (*where.axes, HEAD, DIM))
+            v = Val(self.decode(picked), (*where.axes, HEAD, DIM))
             a = self.axes.align(Val(xs[0], leaves.axes), start.axes)
             return a, self.axes.align(v, start.axes), self.axes.align(Val(xs[1], mask.axes), start.axes)
 

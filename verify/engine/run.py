@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from specs.errors import UnsupportedError
 from specs.formats import Format
-from specs.infer import SCALARS
+from specs.names import SCALARS
+from specs.nodes import Name
 from specs.program import CONSTANTS, Program
 from verify.engine.compile import Recipe, compiled, structure
 from verify.engine.layout import KV, Tables
@@ -25,13 +26,19 @@ MAX_SCORES = 1 << 24
 
 @dataclass(frozen=True)
 class Rows:
-    """The query rows of one call: ``q [kv_head, row, depth]`` or ``scores [kv_head, row, token]``, and what each sees."""
+    """The query rows of one call: ``q [kv_head, row, depth]`` or ``scores [kv_head, row, token]``, and what each sees.
+
+    ``queries`` are the positions of the rows in the sequence, ``per_row`` values that differ by query head,
+    ``[kv_head, row]`` float64.
+    """
 
     q: NDArray[Any] | None
     scores: NDArray[Any] | None
     low: NDArray[np.int32]
     high: NDArray[np.int32]
     formats: Mapping[str, Format]
+    queries: NDArray[np.int32]
+    per_row: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def evaluate_sites(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray
     rows = work.rows
     chunk = max(1, MAX_SCORES // (work.kv.v.shape[0] * _heads(rows)))
     count = len(rows.low)
-    if count <= chunk:
+    if count <= chunk or work.program.couples_rows:
         return _call(work, wanted)
     parts: list[dict[str, NDArray[Any]]] = []
     exact = False
@@ -93,6 +100,8 @@ def _slice(rows: Rows, start: int, count: int) -> Rows:
         rows.low[pick],
         rows.high[pick],
         rows.formats,
+        rows.queries[pick],
+        {name: x[:, pick] for name, x in rows.per_row.items()},
     )
 
 
@@ -115,6 +124,12 @@ def _call(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], b
             results, risk = compiled(replace(recipe, carrier=carrier))(ZERO, dynamic)
             if not bool(risk):
                 return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
+    if carriers[-1] == "f32_exact":
+        raise UnsupportedError(
+            f"{program.spec} meets an operand for which a function of the hardware is not known",
+            place="inputs",
+            remedy='backend="oracle" names the operand if it matters to the result',
+        )
     raise UnsupportedError(
         f"{program.spec} meets a subnormal f64", place="inputs", remedy="scale the inputs away from 1e-308"
     )
@@ -126,6 +141,7 @@ def dispatch(work: Work, wanted: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
     compute = program.compute
     formats: dict[str, Format] = {**kv.formats, **rows.formats}
     words: dict[str, NDArray[Any]] = {}
+    used = _names(program)
     for name in _used_scalars(program):
         own = _scalar_format(program, name)
         formats[name] = own
@@ -136,6 +152,10 @@ def dispatch(work: Work, wanted: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
         "exists": dict(work.tables.exists),
         "low": rows.low,
         "high": rows.high,
+        "queries": rows.queries,
+        "per_row": {
+            name: encode(round_array(x, compute), compute) for name, x in rows.per_row.items() if name in used
+        },
         "kv_len": np.int32(work.kv_len),
         "scalars": words,
         "ranges": dict(kv.ranges),
@@ -172,15 +192,16 @@ def dispatch(work: Work, wanted: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
     return recipe, dynamic
 
 
-def _used_scalars(program: Program) -> tuple[str, ...]:
-    from specs.nodes import Name
+def _names(program: Program) -> set[str]:
+    """The names that the lines of a program read, [constants] aside."""
+    lines = [site.expr for site in program.sites.values() if site.section != CONSTANTS]
+    lines += [state.start for state in program.states.values()]
+    return {n.id for line in lines for n in line.walk() if isinstance(n, Name)}
 
-    names: set[str] = set()
-    for site in program.sites.values():
-        if site.section != CONSTANTS:
-            names |= {n.id for n in site.expr.walk() if isinstance(n, Name)}
+
+def _used_scalars(program: Program) -> tuple[str, ...]:
     constants = {s.name for s in program.sites.values() if s.section == CONSTANTS}
-    return tuple(sorted(names & (constants | set(SCALARS))))
+    return tuple(sorted(_names(program) & (constants | set(SCALARS))))
 
 
 def _scalar_format(program: Program, name: str) -> Format:

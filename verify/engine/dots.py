@@ -1,0 +1,196 @@
+"""``mma`` trees of the array walker: chains of fused dot products, with the arithmetic of the platform."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from specs.dot_products import DotProduct, find
+from specs.formats import BASES, Format
+from specs.nodes import Name, Node, Num, Reduce, Tree
+from specs.program import DEPTH
+from verify.engine import bits, tensor_core
+from verify.engine.primitives import F32, Carrier
+from verify.engine.support import sum_factors
+from verify.engine.tensor_core import Operand
+from verify.engine.trees import Terms, integer
+from verify.engine.values import HEAD, LANES, ROW_AXIS, Val
+
+if TYPE_CHECKING:
+    from verify.engine.evaluate import Evaluator, Frame
+
+Array = jax.Array
+_UNROLL = 1  # blocks up to which a chain is written out; more compile in a loop
+_INSTRUCTIONS = ("mma", "wgmma", "tcgen05")
+
+
+def instruction(tree: Tree) -> str:
+    """The tensor-core instruction of an ``mma`` tree."""
+    return next((f for f in tree.flags if f in _INSTRUCTIONS), "mma")
+
+
+class Dots:
+    """Evaluates the ``mma`` reductions of one `Evaluator`."""
+
+    def __init__(self, walker: Evaluator) -> None:
+        self.walker = walker
+        self.ops: Carrier = walker.ops
+        self.axes = walker.axes
+
+    def _model(
+        self, n: Reduce, factors: tuple[Node, Node], tree: Tree | None = None
+    ) -> tuple[DotProduct, Format, Format, Format]:
+        tree = tree or n.tree
+        assert tree is not None
+        a, b = (self._format(x) for x in factors)
+        if isinstance(factors[0], Num):
+            a = b
+        if isinstance(factors[1], Num):
+            b = a
+        out = BASES[(n.format or self.walker.program.compute).base]
+        dots = self.walker.program.dot_products
+        return find(dots, instruction(tree), a, b, out, integer(tree.ints[0])), a, b, out
+
+    def _format(self, x: Node) -> Format:
+        own = self.walker.reduce.brackets.format_of(x)
+        return BASES[own.base]
+
+    # -- words --------------------------------------------------------------------------------------------
+
+    def words(self, x: Array, fmt: Format) -> Array:
+        """Stored words of values that ``fmt`` holds."""
+        return self.ops.encode(x, fmt)
+
+    def stored(self, words: Array, fmt: Format) -> Array:
+        """Words of ``fmt`` of prepared K or V, which lie as bf16 or f32."""
+        if words.dtype == jnp.uint16 and fmt.base == "bf16":
+            return words
+        return bits.encode(self.walker.reduce.decode(words), fmt)
+
+    def _result(self, words: Array, out: Format) -> Array:
+        return self.ops.decode(words, out)
+
+    def _watch(self, *finite: Array) -> None:
+        """The fast blocks take finite operands; anything else is left to the exact carrier."""
+        if isinstance(self.ops, F32):
+            for x in finite:
+                self.ops.note(~x)
+
+    @property
+    def _fast(self) -> bool:
+        return isinstance(self.ops, F32)
+
+    def _finite_input(self, name: str) -> Array:
+        fmt = self.walker.arrays.formats[name]
+        return self.walker.arrays.ranges[name].high <= fmt.emax
+
+    # -- dot products of q and k --------------------------------------------------------------------------
+
+    def scores(self, n: Reduce) -> Array:
+        """The dot products of queries and keys, in natural order: ``[tile, kv_head, row, 16]``."""
+        walker, arrays = self.walker, self.walker.arrays
+        pair = sum_factors(n)
+        assert pair is not None
+        assert n.tree is not None
+        assert arrays.k is not None
+        query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
+        dot, fmt_q, fmt_k, out = self._model(n, (query, Name("k")))
+        values = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
+        self._watch(jnp.all(jnp.isfinite(values)), self._finite_input("k"))
+        q = self.words(values, fmt_q)
+        keys = arrays.k
+        blocks, deep, tiles, heads, _, _ = keys.shape
+        depth = deep * LANES
+        q = jnp.pad(q, ((0, 0), (0, 0), (0, depth - q.shape[2])))
+        k = jnp.moveaxis(keys, (1, 4), (0, 1)).reshape(depth, blocks * tiles, heads, 1, LANES)
+        start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), _word(out))
+        a = jnp.moveaxis(q, 2, 0)[:, None, :, :, None]
+        acc = self._chain(dot, n.tree, a, self.stored(k, fmt_k), start, fmt_q, fmt_k)
+        return self._result(acc, out)
+
+    # -- everything else ----------------------------------------------------------------------------------
+
+    def reduction(self, n: Reduce, over: tuple[str, ...], live: Val, frame: Frame | None) -> Val:
+        """A dot product over tokens or levels, in visiting order."""
+        walker, brackets = self.walker, self.walker.reduce.brackets
+        pair = sum_factors(n)
+        assert pair is not None
+        assert n.tree is not None
+        dot, *formats, out = self._model(n, pair)
+        leaves = brackets.leaves(n, pair, over, live, frame, stored=True)
+        start = None if n.start is None else walker.value(n.start, frame)
+        groups = [p.axes for p in leaves.parts] + [leaves.alive.axes] + ([start.axes] if start else [])
+        axes = self.axes.union(*groups)
+        alive = brackets.spread(leaves.alive, axes)
+        words: list[Array] = []
+        for factor, part, fmt in zip(pair, leaves.parts, formats, strict=True):
+            data = brackets.spread(part, axes)
+            if isinstance(factor, Name) and factor.id == "v":
+                self._watch(self._finite_input("v"))
+                coded = self.stored(data, fmt)
+            else:
+                self._watch(jnp.all(jnp.isfinite(data) | ~alive))
+                coded = self.words(data, fmt)
+            if (
+                coded is not data or not self._fast
+            ):  # zeros where no term is; V is finite, and there 0 * v is 0
+                coded = jnp.where(alive, coded, jnp.zeros((), coded.dtype))
+            words.append(coded)
+        begin = self.ops.constant(0.0) if start is None else self.axes.align(start, axes)
+        acc = jnp.broadcast_to(self.words(begin, out), self.axes.shape(axes))
+        acc = self._chain(dot, n.tree, words[0], words[1], acc, formats[0], formats[1])
+        return Val(self._result(acc, out), axes)
+
+    # -- chains -------------------------------------------------------------------------------------------
+
+    def inner(
+        self, n: Reduce, factors: tuple[Node, Node], tree: Tree, terms: Terms, start: Array | None
+    ) -> Array:
+        """An ``mma`` tree inside another one: values in, values out."""
+        dot, *formats, out = self._model(n, factors, tree)
+        words: list[Array] = []
+        for part, fmt in zip(terms.parts, formats, strict=True):
+            self._watch(
+                jnp.all(jnp.isfinite(part))
+                if terms.alive is None
+                else jnp.all(jnp.isfinite(part) | ~terms.alive)
+            )
+            coded = self.words(part, fmt)
+            words.append(
+                coded if terms.alive is None else jnp.where(terms.alive, coded, jnp.zeros((), coded.dtype))
+            )
+        shape = jnp.broadcast_shapes(*(w.shape[1:] for w in words))
+        begin = self.words(self.ops.constant(0.0) if start is None else start, out)
+        acc = jnp.broadcast_to(begin, jnp.broadcast_shapes(shape, begin.shape))
+        return self._result(self._chain(dot, tree, words[0], words[1], acc, formats[0], formats[1]), out)
+
+    def _chain(
+        self, dot: DotProduct, tree: Tree, a: Array, b: Array, acc: Array, fmt_a: Format, fmt_b: Format
+    ) -> Array:
+        """Instructions of k terms along the leading axis of ``a`` and ``b``; words in, words out."""
+        k = integer(tree.ints[0])
+        count = max(1, -(-a.shape[0] // k))
+        widen = [(0, count * k - a.shape[0])]
+        a, b = (jnp.pad(x, widen + [(0, 0)] * (x.ndim - 1)) for x in (a, b))
+        a, b = (x.reshape(count, k, *x.shape[1:]) for x in (a, b))
+
+        def step(acc: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
+            x, y = xs
+            if not self._fast:
+                return tensor_core.instruction_any(dot, list(x), list(y), acc, fmt_a, fmt_b), None
+            left, right = tensor_core.decode(x, fmt_a, dot), tensor_core.decode(y, fmt_b, dot)
+            pick = [Operand(left.significand[i], left.exponent[i]) for i in range(k)]
+            other = [Operand(right.significand[i], right.exponent[i]) for i in range(k)]
+            return tensor_core.instruction(dot, pick, other, acc), None
+
+        if count <= _UNROLL:
+            for i in range(count):
+                acc, _ = step(acc, (a[i], b[i]))
+            return acc
+        return jax.lax.scan(step, acc, (a, b))[0]
+
+
+def _word(fmt: Format) -> jnp.dtype:
+    return jnp.dtype(f"uint{fmt.bits}")
