@@ -115,10 +115,10 @@ class Case:
         return finish(self.start(spec, platform, **options), sites)
 
     def hashes(self) -> dict[str, str]:
-        """sha256 of the bytes of each array, in C order."""
-        return {
-            n: hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for n, a in self.arrays.items()
-        }
+        """sha256 of the bytes of each array, in C order; sinks and slopes included."""
+        per_head = {"sinks": self.features.sinks, "alibi_slopes": self.features.alibi_slopes}
+        arrays = {**self.arrays, **{n: np.asarray(a) for n, a in per_head.items() if a is not None}}
+        return {n: hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for n, a in arrays.items()}
 
     def shape(self) -> dict[str, int]:
         """The integers of the context that the arrays say, then those that were given."""

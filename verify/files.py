@@ -1,9 +1,10 @@
 """Inputs from files: npz and safetensors, read without pickle and checked before memory is taken for them.
 
-A file holds ``scores`` and ``values``, or ``q``, ``k`` and ``v``, and may hold ``scale``, ``causal`` and
-integers of the context (``batch``, ``kv_capacity``, ...) as scalars. npz has no bfloat16: give uint16 bit
-patterns and a string array ``dtype`` that says ``bfloat16``; in safetensors use BF16, and metadata for the
-scalars.
+A file holds ``scores`` and ``values``, or ``q``, ``k`` and ``v``; it may hold ``sinks`` and ``alibi_slopes``, and
+``scale``, ``causal``, ``softcap``, ``k_scale``, ``v_scale`` and integers of the context (``batch``, ``kv_capacity``, ...)
+as scalars. npz has neither bfloat16 nor 8-bit floats: give uint16 or uint8 bit patterns, and a string array ``dtype``
+that says ``bfloat16``, ``float8_e4m3fn`` or ``float8_e5m2``, one or two of them; in safetensors use BF16, F8_E4M3 and
+F8_E5M2, and metadata for the scalars.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 from specs.context import CONTEXT, MAX_TOKENS
 from specs.errors import InputError, did_you_mean
 from verify.case import Case
+from verify.features import Features
 
 #: The most that the arrays of one file may take together, decompressed.
 MAX_BYTES = 4 << 30
 ARRAYS = ("scores", "values", "q", "k", "v")
-SCALARS = ("scale", "causal")
-_READABLE = (*ARRAYS, *SCALARS, "dtype", *CONTEXT)
+PER_HEAD = ("sinks", "alibi_slopes")
+SCALARS = ("scale", "causal", "softcap", "k_scale", "v_scale")
+_READABLE = (*ARRAYS, *PER_HEAD, *SCALARS, "dtype", *CONTEXT)
 
 
 def load_case(path: str | Path) -> Case:
@@ -75,28 +78,41 @@ def _case(file: Path, found: Mapping[str, NDArray[Any]]) -> Case:
             place=str(file),
             remedy="give scores and values, or q, k and v, and not a mixture",
         )
-    scalars = {n: _scalar(file, n, a) for n, a in found.items() if n not in (*ARRAYS, "dtype")}
+    scalars = {n: _scalar(file, n, a) for n, a in found.items() if n not in (*ARRAYS, *PER_HEAD, "dtype")}
+    per_head = {n: found[n] for n in PER_HEAD if n in found}
+    caps = {n: scalars[n] for n in ("softcap", "k_scale", "v_scale") if n in scalars}
     return Case(
         name=file.name,
         arrays=arrays,
         scale=float(scalars["scale"]) if "scale" in scalars else None,
         causal=bool(scalars.get("causal", False)),
+        features=Features(**per_head, **caps),
         context={n: int(x) for n, x in scalars.items() if n in CONTEXT and n != "causal"},
     )
 
 
 def _narrow(file: Path, name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    if array.dtype != np.uint16:
+    if array.dtype.kind != "u" or array.dtype.itemsize > 2:
         return array
-    if dtype not in ("bfloat16", "bf16", "BF16"):
-        raise InputError(
-            "uint16 without saying of what",
-            place=f"{file}: array '{name}'",
-            remedy="add a string array called dtype that says bfloat16",
-        )
     import ml_dtypes
 
-    return array.view(ml_dtypes.bfloat16)
+    kinds: dict[str, Any] = {
+        "bfloat16": ml_dtypes.bfloat16,
+        "bf16": ml_dtypes.bfloat16,
+        "BF16": ml_dtypes.bfloat16,
+        "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+        "float8_e5m2": ml_dtypes.float8_e5m2,
+    }
+    named = {kinds[word] for word in dtype.split() if word in kinds}
+    fitting = [kind for kind in named if np.dtype(kind).itemsize == array.dtype.itemsize]
+    if len(fitting) != 1:
+        what = "bfloat16" if array.dtype == np.uint16 else "float8_e4m3fn or float8_e5m2"
+        raise InputError(
+            f"{array.dtype} without saying of what",
+            place=f"{file}: array '{name}'",
+            remedy=f"add a string array called dtype that says {what}",
+        )
+    return array.view(fitting[0])
 
 
 def _scalar(file: Path, name: str, array: NDArray[Any]) -> float:
@@ -107,7 +123,7 @@ def _scalar(file: Path, name: str, array: NDArray[Any]) -> float:
             remedy=f"{name} is one finite number",
         )
     value = float(array.reshape(())[()])
-    if name != "scale" and value != int(value):
+    if name in ("causal", *CONTEXT) and value != int(value):
         raise InputError(
             f"{value} is not an integer", place=f"{file}: '{name}'", remedy=f"{name} is an integer"
         )
@@ -213,6 +229,7 @@ def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
         "I64": np.int64,
         "I32": np.int32,
         "U16": np.uint16,
+        "U8": np.uint8,
     }
     _bounded(file, file.stat().st_size)
     data = file.read_bytes()

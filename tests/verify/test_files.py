@@ -44,6 +44,35 @@ def test_npz_of_bfloat16_bits_and_fortran_order(tmp_path: Path) -> None:
     assert all((case.arrays[n] == a).all() for n, a in given.items())
 
 
+def test_features_and_8_bit_caches(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    kv = {n: arrays()[n].astype(ml_dtypes.float8_e4m3fn) for n in ("k", "v")}
+    q = arrays()["q"].astype(ml_dtypes.bfloat16)
+    stored: dict[str, Any] = {"q": q.view(np.uint16), **{n: a.view(np.uint8) for n, a in kv.items()}}
+    more: dict[str, Any] = {"sinks": np.array([0.5, -1.0]), "softcap": 30.0, "k_scale": 0.25, "v_scale": 2.5}
+    np.savez(path, **stored, **more, dtype=np.array("bfloat16 float8_e4m3fn"))
+    case = load_case(path)
+    assert all(
+        case.arrays[n].dtype == a.dtype and (case.arrays[n] == a).all() for n, a in {**kv, "q": q}.items()
+    )
+    features = case.features
+    assert (features.softcap, features.k_scale, features.v_scale, features.alibi_slopes) == (
+        30.0,
+        0.25,
+        2.5,
+        None,
+    )
+    assert features.sinks.tolist() == [0.5, -1.0]
+    assert set(case.hashes()) == {"q", "k", "v", "sinks"}
+    path = tmp_path / "a.safetensors"
+    save_file(
+        {**arrays(), "alibi_slopes": np.ones(2, np.float32)}, path, metadata={"softcap": "0.5", "batch": "2"}
+    )
+    case = load_case(path)
+    assert (case.features.softcap, case.features.k_scale, case.context) == (0.5, 1.0, {"batch": 2})
+    assert case.features.alibi_slopes.tolist() == [1.0, 1.0]
+
+
 def test_compressed_npz(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, scores=np.zeros((1, 7), np.float32), values=np.ones((7, 2), np.float32))
@@ -129,6 +158,12 @@ BAD = {
     "half.npz": (whole(batch=2.5), "not an integer"),
     "infinite.npz": (whole(scale=np.inf), "shape"),
     "mixture.npz": (whole(scores=np.zeros((1, 5))), "q, k, v"),
+    "cap.npz": (whole(softcap=np.nan), "one finite number|dtype float64"),
+    "eight.npz": (whole(k=np.zeros((5, 1, 4), np.uint8), dtype=np.array("bfloat16")), "uint8 without"),
+    "two.npz": (
+        whole(k=np.zeros((5, 1, 4), np.uint8), dtype=np.array("float8_e4m3fn float8_e5m2")),
+        "uint8 without",
+    ),
     "bits.npz": (whole(q=np.zeros((2, 4), np.uint16)), "uint16"),
     "cut.safetensors": (struct.pack("<Q", 100) + b"{}", "truncated or damaged"),
     "length.safetensors": (struct.pack("<Q", 2**62) + b"{}", "truncated or damaged"),
