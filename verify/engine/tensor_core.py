@@ -5,14 +5,17 @@ The arithmetic is that of `verify.numerics.tensor_core`, written a second time i
 
 A block of L products and an accumulator c:
 
-* an `Operand` is ``significand * 2**(exponent - 10)``; zeros have an exponent so low that they never are the
-  largest, and a significand that makes their term 0 whatever the shift;
-* ``(|m| >> d)`` with the sign of m, which truncates toward zero, is ``((m + s) >> d) - s`` with ``s = m >> 31``;
-* the products' sum fits int32 (or, for 32 terms of fp8, the sums of each sign fit uint32); adding c may wrap, so the
-  magnitude is read as uint32 and the sign taken from the summands where they agree;
+* a product is a magnitude, an exponent and a sign word s (0 or -1). Zeros have an exponent so low that they are never
+  the largest;
+* cut to the largest exponent the magnitude is ``x = m >> d``, and the term ``(x ^ s) - s``. Kernels that know how many
+  signs are -1 add up ``x ^ s`` and correct once;
+* the sum of the products fits int32 (for 32 terms of fp8 each half of it does); adding c may wrap, so the magnitude
+  is read as uint32 and the sign taken from the summands where they agree;
 * then one count of leading zeros, one shift into place, one more where the result is subnormal.
 
-`fused` takes finite operands and any accumulator; `fused_any` takes stored words, NaN and infinities included.
+`fused` takes finite operands and any accumulator; `fused_any` takes stored words, NaN and infinities included;
+`instruction` and `instruction_any` run all blocks of one instruction. `verify.engine.tensor_core_kernels` holds the
+kernels that are tuned for speed.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ SCALE = 10
 NOTHING = -4096
 """The exponent of a zero operand: below every exponent, and a sum of two still fits int16."""
 
-_ONE = np.int32(1)
-_SIGN = np.uint32(1 << 31)
+_ENDLESS = 8192
+"""The exponent of an infinite accumulator: no finite product reaches it."""
+
+_ONE, _ZERO = np.int32(1), np.int32(0)
 
 
 class Operand(NamedTuple):
@@ -52,6 +57,17 @@ class Operand(NamedTuple):
 
     significand: Array
     exponent: Array
+
+
+class Product(NamedTuple):
+    """Finite products, not yet aligned: int32 arrays that broadcast against each other.
+
+    ``magnitude`` has ``fraction`` bits below the place of ``2**exponent`` (see `block`); ``sign`` is 0 or -1.
+    """
+
+    magnitude: Array
+    exponent: Array
+    sign: Array
 
 
 def decode(words: Array, fmt: Format, dot: DotProduct | None = None) -> Operand:
@@ -66,43 +82,51 @@ def decode(words: Array, fmt: Format, dot: DotProduct | None = None) -> Operand:
         TypeError: ``words`` has another dtype.
         UnsupportedError: ``fmt`` has more than 11 significant bits.
     """
-    return _decoded(_magnitude(words, fmt), _negative(words, fmt), fmt, dot)
-
-
-def _decoded(magnitude: Array, negative: Array, fmt: Format, dot: DotProduct | None) -> Operand:
-    p = fmt.p
+    magnitude, p = _magnitude(words, fmt), fmt.p
     field = lax.shift_right_logical(magnitude, np.int32(p - 1))
     fraction = magnitude & np.int32((1 << (p - 1)) - 1)
-    significand = jnp.where(field > 0, fraction | np.int32(1 << (p - 1)), fraction) * np.int32(
-        1 << (SCALE - p + 1)
-    )
+    significand = jnp.where(field > 0, fraction | np.int32(1 << (p - 1)), fraction)
+    significand = significand * np.int32(1 << (SCALE - p + 1))
     exponent = jnp.maximum(field, _ONE) + np.int32(fmt.emin - 1)
     if dot is not None and dot.converted and BASES[dot.converted].emin < fmt.emin:
         # Subnormals of `fmt` are normal numbers after the conversion: move the leading bit into place.
         room = np.int32(fmt.emin - BASES[dot.converted].emin)
-        up = jnp.clip(lax.clz(significand) - np.int32(31 - SCALE), 0, room)
+        up = jnp.clip(lax.clz(significand) - np.int32(31 - SCALE), _ZERO, room)
         significand, exponent = lax.shift_left(significand, up), exponent - up
     exponent = jnp.where(magnitude == 0, np.int32(NOTHING), exponent)
-    significand = jnp.where(negative, -significand, significand)
+    significand = jnp.where(_negative(words, fmt), -significand, significand)
     return Operand(significand.astype(jnp.int16), exponent.astype(jnp.int16))
 
 
 def _magnitude(words: Array, fmt: Format) -> Array:
     """The code without its sign, int32; tf32 as the 18 bits below the sign of its word."""
-    if words.dtype != np.dtype(f"u{fmt.bits // 8}"):
-        raise TypeError(f"words of {fmt.base} come as u{fmt.bits // 8}, not as {words.dtype}")
-    if fmt.p > SCALE + 1:
-        raise UnsupportedError(
-            f"tensor cores do not take {fmt.base} factors", remedy="bf16, f16, tf32, e4m3fn or e5m2"
-        )
+    check_words(words, fmt)
     code = lax.bitcast_convert_type(words.astype(jnp.uint32), jnp.int32)
     if fmt.base == "tf32":
         return lax.shift_right_logical(code & np.int32(0x7FFFFFFF), np.int32(13))
     return code & np.int32((1 << (fmt.bits - 1)) - 1)
 
 
+def check_words(words: Array, fmt: Format) -> None:
+    """Check that ``words`` are stored words of a format that tensor cores take.
+
+    Raises:
+        TypeError: they have another dtype.
+        UnsupportedError: the format has more than 11 significant bits.
+    """
+    if words.dtype != np.dtype(f"u{fmt.bits // 8}"):
+        raise TypeError(f"words of {fmt.base} come as u{fmt.bits // 8}, not as {words.dtype}")
+    if fmt.p > SCALE + 1:
+        raise UnsupportedError(
+            f"tensor cores do not take {fmt.base} factors", remedy="bf16, f16, tf32, e4m3fn or e5m2"
+        )
+
+
 def _negative(words: Array, fmt: Format) -> Array:
     return words >= words.dtype.type(1 << (fmt.bits - 1))
+
+
+# -- one block --------------------------------------------------------------------------------------------
 
 
 def fused(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc: Array) -> Array:
@@ -124,35 +148,67 @@ def fused(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc: Arra
     """
     if not 0 < len(a) == len(b) <= dot.fused_length:
         raise ValueError(f"{len(a)} and {len(b)} operands; a block takes 1 to {dot.fused_length}")
-    wide = _needs_two_sums(dot, len(a))
-    c, c_exponent, c_negative = _accumulator(acc, dot)
-    exponents = [_wide(x.exponent) + _wide(y.exponent) for x, y in zip(a, b, strict=True)]
-    top = functools.reduce(jnp.maximum, [c_exponent, *exponents])
-    top = jnp.maximum(top, np.int32(dot.exponent_floor))
-    up, down = max(dot.fraction_bits - 2 * SCALE, 0), max(2 * SCALE - dot.fraction_bits, 0)
-    terms: list[Array] = []
-    for x, y, exponent in zip(a, b, exponents, strict=True):
+    up = max(dot.fraction_bits - 2 * SCALE, 0)
+    products: list[Product] = []
+    for x, y in zip(a, b, strict=True):
         product = (_wide(x.significand) * np.int32(1 << up)) * _wide(y.significand)
         sign = lax.shift_right_arithmetic(product, np.int32(31))
-        by = jnp.minimum(top - exponent + np.int32(down), np.int32(31))
-        terms.append(lax.shift_right_arithmetic(product + sign, by) - sign)
-    c_lift = dot.fraction_bits - (BASES[dot.output].p - 1)
-    c = lax.shift_left(c, np.int32(max(c_lift, 0)))
-    c = lax.shift_right_logical(c, jnp.minimum(top - c_exponent + np.int32(max(-c_lift, 0)), np.int32(31)))
-    c = jnp.where(c_negative, -c, c)
-    magnitude, negative = _sum_of_signs(terms, c) if wide else _sum(terms, c)
-    rounded = _round(magnitude, top, dot)
-    return _with_specials(rounded, negative, acc, dot)
+        products.append(Product((product ^ sign) - sign, _wide(x.exponent) + _wide(y.exponent), sign))
+    return block(dot, products, acc, fraction=2 * SCALE + up)
 
 
 def _wide(x: Array) -> Array:
     return x.astype(jnp.int32)
 
 
-def _needs_two_sums(dot: DotProduct, terms: int) -> bool:
+def block(
+    dot: DotProduct,
+    products: Sequence[Product],
+    acc: Array,
+    *,
+    fraction: int,
+    bias: int = 0,
+    negatives: Array | None = None,
+) -> Array:
+    """As `fused`, on products: the core of every kernel.
+
+    Args:
+        dot: the arithmetic.
+        products: the terms; magnitudes below ``2**(fraction + 2)``.
+        acc: bits of the accumulator, finite or not.
+        fraction: fraction bits of the magnitudes, at least ``dot.fraction_bits``.
+        bias: what the exponents of the products hold beyond their value (zeros: far below every exponent).
+        negatives: int32, how many products have sign -1; None: it is counted here.
+    """
+    c, c_exponent, c_sign = _accumulator(acc, dot, bias)
+    top = functools.reduce(jnp.maximum, [p.exponent for p in products])
+    top = jnp.maximum(jnp.maximum(top, c_exponent), np.int32(dot.exponent_floor + bias))
+    down = top + np.int32(fraction - dot.fraction_bits) if fraction > dot.fraction_bits else top
+    # An arithmetic shift: right for every distance, and one instruction where the compiler sees that.
+    terms = [lax.shift_right_arithmetic(p.magnitude, down - p.exponent) ^ p.sign for p in products]
+    lift = dot.fraction_bits - (BASES[dot.output].p - 1)
+    c_down = top + np.int32(-lift) if lift < 0 else top
+    c = lax.shift_left(c, np.int32(lift)) if lift > 0 else c
+    c = (lax.shift_right_arithmetic(c, c_down - c_exponent) ^ c_sign) - c_sign
+    if negatives is None:
+        negatives = -functools.reduce(operator.add, [p.sign for p in products])
+    if _needs_halves(dot, len(products)):
+        half = len(terms) // 2
+        magnitude, negative = _sum_of_halves(
+            functools.reduce(operator.add, terms[:half]) + negatives,
+            functools.reduce(operator.add, terms[half:]),
+            c,
+        )
+    else:
+        magnitude, negative = _sum(functools.reduce(operator.add, terms) + negatives, c)
+    return _signed(_round(magnitude, top, dot, bias), negative, acc, dot)
+
+
+def _needs_halves(dot: DotProduct, terms: int) -> bool:
+    """Whether the sum of the products may pass int32, though not that of each half."""
     p = max(BASES[i].p for i in dot.inputs)
     largest = terms * (2 - 2.0 ** (1 - p)) ** 2 * 2.0**dot.fraction_bits
-    if largest + 2.0 ** (dot.fraction_bits + 1) >= 2.0**32 or dot.fraction_bits + 2 > 31:
+    if largest + 2.0 ** (dot.fraction_bits + 1) >= 2.0**32 or dot.fraction_bits > 28:
         raise UnsupportedError(
             f"{terms} products of {'/'.join(dot.inputs)} with {dot.fraction_bits} fraction bits overflow 32 bits",
             remedy="use the scalar definition",
@@ -160,78 +216,85 @@ def _needs_two_sums(dot: DotProduct, terms: int) -> bool:
     return largest >= 2.0**31
 
 
-def _accumulator(acc: Array, dot: DotProduct) -> tuple[Array, Array, Array]:
-    """Significand (int32, not negative), exponent (`NOTHING` twice over for zero) and sign of the accumulator."""
+def _accumulator(acc: Array, dot: DotProduct, bias: int) -> tuple[Array, Array, Array]:
+    """Magnitude, biased exponent (far below for zero, far above for infinity) and sign word, int32."""
     fmt = BASES[dot.output]
     if acc.dtype != np.dtype(f"u{fmt.bits // 8}"):
         raise TypeError(f"accumulators in {fmt.base} come as u{fmt.bits // 8}, not as {acc.dtype}")
-    word = lax.bitcast_convert_type(acc.astype(jnp.uint32), jnp.int32)
-    magnitude = word & np.int32((1 << (fmt.bits - 1)) - 1)
+    signed = lax.bitcast_convert_type(acc, np.dtype(f"i{fmt.bits // 8}")).astype(jnp.int32)
+    magnitude = signed & np.int32((1 << (fmt.bits - 1)) - 1)
     field = lax.shift_right_logical(magnitude, np.int32(fmt.p - 1))
     fraction = magnitude & np.int32((1 << (fmt.p - 1)) - 1)
     significand = jnp.where(field > 0, fraction | np.int32(1 << (fmt.p - 1)), fraction)
-    exponent = jnp.where(
-        magnitude == 0, np.int32(2 * NOTHING), jnp.maximum(field, _ONE) + np.int32(fmt.emin - 1)
-    )
-    return significand, exponent, word != magnitude
+    exponent = jnp.maximum(field, _ONE)
+    if fmt.emin - 1 + bias:
+        exponent = exponent + np.int32(fmt.emin - 1 + bias)
+    exponent = jnp.where(magnitude == 0, np.int32(2 * NOTHING), exponent)
+    exponent = jnp.where(field == np.int32(fmt.emax - fmt.emin + 2), np.int32(_ENDLESS), exponent)
+    return significand, exponent, lax.shift_right_arithmetic(signed, np.int32(31))
 
 
-def _sum(terms: Sequence[Array], c: Array) -> tuple[Array, Array]:
-    """Magnitude (uint32) and sign of the sum, where the sum of the terms fits int32 and that with c may not."""
-    products = functools.reduce(operator.add, terms)
+def _sum(products: Array, c: Array) -> tuple[Array, Array]:
+    """Magnitude (uint32) and sign of ``products + c``, which may pass int32 where both have one sign."""
     total = products + c
     negative = ((products & c) | ((products | c) & total)) < 0
     return lax.bitcast_convert_type(jnp.where(negative, -total, total), jnp.uint32), negative
 
 
-def _sum_of_signs(terms: Sequence[Array], c: Array) -> tuple[Array, Array]:
-    """Magnitude (uint32) and sign of the sum, where the positive and the negative summands each fit uint32."""
-    zero = np.int32(0)
-    up = functools.reduce(operator.add, [jnp.maximum(t, zero) for t in (*terms, c)])
-    down = functools.reduce(operator.add, [jnp.maximum(-t, zero) for t in (*terms, c)])
-    up, down = (lax.bitcast_convert_type(x, jnp.uint32) for x in (up, down))
-    negative = down > up
-    return jnp.where(negative, down - up, up - down), negative
+def _sum_of_halves(x: Array, y: Array, c: Array) -> tuple[Array, Array]:
+    """As `_sum` for three summands: the sign is that of half the sum, rounded down."""
+    low = (x & _ONE) + (y & _ONE) + (c & _ONE)
+    halves = [lax.shift_right_arithmetic(z, _ONE) for z in (x, y, c, low)]
+    negative = functools.reduce(operator.add, halves) < 0
+    total = x + y + c
+    return lax.bitcast_convert_type(jnp.where(negative, -total, total), jnp.uint32), negative
 
 
-def _round(magnitude: Array, top: Array, dot: DotProduct) -> Array:
-    """The bits, sign aside, of ``magnitude * 2**(top - fraction_bits)`` rounded to the output format; uint32."""
+def _round(magnitude: Array, top: Array, dot: DotProduct, bias: int) -> Array:
+    """The bits, sign aside, of ``magnitude * 2**(top - bias - fraction_bits)`` rounded to the output; uint32."""
     fmt = BASES[dot.output]
     zeros = lax.clz(magnitude)
     # The field of a normal result less one: its hidden bit adds the one.
-    field = top + np.int32(31 - dot.fraction_bits - fmt.emin) - lax.bitcast_convert_type(zeros, jnp.int32)
+    field = (
+        top + np.int32(31 - dot.fraction_bits - fmt.emin - bias) - lax.bitcast_convert_type(zeros, jnp.int32)
+    )
     left = lax.shift_left(magnitude, zeros)
-    below = jnp.minimum(jnp.maximum(-field, np.int32(0)), np.int32(31)).astype(jnp.uint32)
+    below = jnp.maximum(-field, _ZERO)
     drop = 32 - fmt.p
     if dot.rounding == "rne":
         left = lax.shift_right_logical(left, np.uint32(1)) | (
             left & np.uint32(1)
         )  # a sticky bit: room to shift
-        by = jnp.minimum(below, np.uint32(fmt.p + 1)) + np.uint32(drop - 1)
+        by = jnp.minimum(below, np.int32(fmt.p + 1)).astype(jnp.uint32) + np.uint32(drop - 1)
         kept = lax.shift_right_logical(left, by)
         rest = left - lax.shift_left(kept, by)
         half = lax.shift_left(np.uint32(1), by - np.uint32(1))
         kept = kept + ((rest > half) | ((rest == half) & ((kept & np.uint32(1)) == 1))).astype(jnp.uint32)
     else:
-        kept = lax.shift_right_logical(lax.shift_right_logical(left, np.uint32(drop)), below)
-    base = jnp.maximum(field, np.int32(0)).astype(jnp.uint32)
+        cut = lax.bitcast_convert_type(lax.shift_right_logical(left, np.uint32(drop)), jnp.int32)
+        kept = lax.bitcast_convert_type(lax.shift_right_arithmetic(cut, below), jnp.uint32)
+    base = lax.bitcast_convert_type(jnp.maximum(field, _ZERO), jnp.uint32)
     word = base * np.uint32(1 << (fmt.p - 1)) + kept
     if dot.rounding == "rz13":
         word = word & np.uint32(0xFFFFFC00)
-    infinity = np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
-    word = jnp.where(field > np.int32(fmt.emax - fmt.emin), infinity, jnp.minimum(word, infinity))
+    infinity = _infinity(fmt)
+    if dot.rounding == "rne":
+        word = jnp.minimum(word, infinity)  # rounding up may reach it
+    word = jnp.where(field > np.int32(fmt.emax - fmt.emin), infinity, word)
     return jnp.where(magnitude == 0, np.uint32(0), word)
 
 
-def _with_specials(rounded: Array, negative: Array, acc: Array, dot: DotProduct) -> Array:
-    """The signed word; an accumulator that is NaN or infinite is the result, as NaN has one word."""
+def _infinity(fmt: Format) -> np.uint32:
+    return np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+
+
+def _signed(rounded: Array, negative: Array, acc: Array, dot: DotProduct) -> Array:
+    """The word with its sign, where it is not zero; NaN where the accumulator was NaN."""
     fmt = BASES[dot.output]
-    sign, infinity = np.uint32(1 << (fmt.bits - 1)), np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    sign = np.uint32(1 << (fmt.bits - 1))
     word = jnp.where(negative & (rounded != 0), rounded | sign, rounded)
-    old = acc.astype(jnp.uint32)
-    size = old & (sign - np.uint32(1))
-    word = jnp.where(size < infinity, word, jnp.where(size == infinity, old, sign - np.uint32(1)))
-    return word.astype(acc.dtype)
+    size = acc.astype(jnp.uint32) & (sign - np.uint32(1))
+    return jnp.where(size > _infinity(fmt), sign - np.uint32(1), word).astype(acc.dtype)
 
 
 def fused_any(
@@ -253,21 +316,16 @@ def fused_any(
     right: list[Operand] = []
     for x, y in zip(a, b, strict=True):
         (x_nan, x_inf, x_zero), (y_nan, y_inf, y_zero) = _classes(x, fmt_a), _classes(y, fmt_b)
-        infinite = x_inf | y_inf
-        bad = x_nan | y_nan
+        infinite, bad = x_inf | y_inf, x_nan | y_nan
         negative = _negative(x, fmt_a) ^ _negative(y, fmt_b)
         nan = nan | bad | (x_inf & y_zero) | (x_zero & y_inf)
         plus, minus = plus | (infinite & ~negative), minus | (infinite & negative)
-        special = infinite | bad
-        first = decode(jnp.where(special, x.dtype.type(0), x), fmt_a, dot)
-        left.append(first)
-        right.append(decode(jnp.where(special, y.dtype.type(0), y), fmt_b, dot))
-    total = fused(dot, left, right, acc)
-    sign, infinity = np.uint32(1 << (out.bits - 1)), np.uint32((out.emax - out.emin + 2) << (out.p - 1))
-    word = total.astype(jnp.uint32)
+        left.append(decode(jnp.where(infinite | bad, x.dtype.type(0), x), fmt_a, dot))
+        right.append(decode(jnp.where(infinite | bad, y.dtype.type(0), y), fmt_b, dot))
+    word = fused(dot, left, right, acc).astype(jnp.uint32)
+    sign, infinity = np.uint32(1 << (out.bits - 1)), _infinity(out)
     old = acc.astype(jnp.uint32)
-    size = old & (sign - np.uint32(1))
-    nan = nan | (size > infinity)
+    nan = nan | ((old & (sign - np.uint32(1))) > infinity)
     plus, minus = plus | (old == infinity), minus | (old == (infinity | sign))
     word = jnp.where(plus, infinity, word)
     word = jnp.where(minus, infinity | sign, word)
@@ -277,9 +335,10 @@ def fused_any(
 def _classes(words: Array, fmt: Format) -> tuple[Array, Array, Array]:
     """Which words are NaN, infinite, zero."""
     magnitude = _magnitude(words, fmt)
-    top = np.int32(((fmt.emax - fmt.emin + 2) << (fmt.p - 1)) if fmt.inf else (1 << (fmt.bits - 1)) - 1)
-    zero = magnitude == 0
-    return (magnitude > top, magnitude == top, zero) if fmt.inf else (magnitude == top, magnitude > top, zero)
+    if not fmt.inf:
+        return magnitude == np.int32((1 << (fmt.bits - 1)) - 1), jnp.zeros(words.shape, bool), magnitude == 0
+    top = np.int32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    return magnitude > top, magnitude == top, magnitude == 0
 
 
 # -- instructions -----------------------------------------------------------------------------------------
@@ -291,8 +350,8 @@ def instruction(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc
     Arguments and result are those of `fused`, but for the number of operands.
     """
     total = jnp.zeros_like(acc) if dot.addition == "late" else acc
-    for block in dot.blocks(len(a)):
-        total = fused(dot, [a[i] for i in block], [b[i] for i in block], total)
+    for terms in dot.blocks(len(a)):
+        total = fused(dot, [a[i] for i in terms], [b[i] for i in terms], total)
     return add(acc, total, BASES[dot.output]) if dot.addition == "late" else total
 
 
@@ -301,8 +360,8 @@ def instruction_any(
 ) -> Array:
     """As `instruction` on stored words, with NaN and infinities anywhere."""
     total = jnp.zeros_like(acc) if dot.addition == "late" else acc
-    for block in dot.blocks(len(a)):
-        total = fused_any(dot, [a[i] for i in block], [b[i] for i in block], total, fmt_a, fmt_b)
+    for terms in dot.blocks(len(a)):
+        total = fused_any(dot, [a[i] for i in terms], [b[i] for i in terms], total, fmt_a, fmt_b)
     return add(acc, total, BASES[dot.output]) if dot.addition == "late" else total
 
 
@@ -311,7 +370,7 @@ def add(x: Array, y: Array, fmt: Format) -> Array:
 
     Subnormals are kept; the sum of two zeros is +0 unless both are -0.
     """
-    sign, infinity = np.uint32(1 << (fmt.bits - 1)), np.uint32((fmt.emax - fmt.emin + 2) << (fmt.p - 1))
+    sign, infinity = np.uint32(1 << (fmt.bits - 1)), _infinity(fmt)
     u, v = x.astype(jnp.uint32), y.astype(jnp.uint32)
     below = sign - np.uint32(1)
     swap = (u & below) < (v & below)
@@ -331,9 +390,8 @@ def add(x: Array, y: Array, fmt: Format) -> Array:
     up = jnp.minimum(jnp.where(zeros > lead, zeros - lead, np.uint32(0)), e - np.uint32(1))
     total = lax.shift_left(total, up)
     rest, kept = total & np.uint32(7), lax.shift_right_logical(total, np.uint32(3))
-    kept = kept + ((rest > np.uint32(4)) | ((rest == np.uint32(4)) & ((kept & np.uint32(1)) == 1))).astype(
-        jnp.uint32
-    )
+    up_one = (rest > np.uint32(4)) | ((rest == np.uint32(4)) & ((kept & np.uint32(1)) == 1))
+    kept = kept + up_one.astype(jnp.uint32)
     word = jnp.minimum((e + carry - up - np.uint32(1)) * np.uint32(1 << (fmt.p - 1)) + kept, infinity)
     word = jnp.where(total == 0, u & v & sign, word | (u & sign))
     cancel = (small == infinity) & ((u ^ v) >= sign)
