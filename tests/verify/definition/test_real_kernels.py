@@ -20,6 +20,7 @@ from specs.errors import UnsupportedError
 from verify.case import Case
 from verify.definition.balls import enclose
 from verify.emulator import Run
+from verify.features import Features
 from verify.judge import judge, row_inputs
 
 KERNELS = [f.name for f in every() if f.kind == "library" and not f.name.startswith("walkthrough.")]
@@ -37,16 +38,13 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def given(spec: Spec, n: int, d: int, queries: int) -> dict[str, Any]:
-    """Normal numbers in bf16; K and V in e4m3 where the kernel takes nothing else."""
+def given(spec: Spec, n: int, d: int, queries: int, *, eight: bool = False) -> dict[str, Any]:
+    """Normal numbers in bf16; K and V in e4m3 if ``eight``, or where the kernel takes nothing else."""
     rng = np.random.default_rng(n + d)
     shapes = {"q": (queries, 2, d), "k": (n, 1, d), "v": (n, 1, d)}
-    dtypes = {
-        name: ml_dtypes.float8_e4m3fn
-        if getattr(spec.numbers.accepts, name) == ("e4m3fn",)
-        else ml_dtypes.bfloat16
-        for name in shapes
-    }
+    eight = eight or spec.numbers.accepts.k == ("e4m3fn",)
+    kv = ml_dtypes.float8_e4m3fn if eight else ml_dtypes.bfloat16
+    dtypes = {"q": ml_dtypes.bfloat16, "k": kv, "v": kv}
     return {name: rng.normal(0, 1, shape).astype(dtypes[name]) for name, shape in shapes.items()}
 
 
@@ -61,13 +59,42 @@ def start(case: Case, spec: Spec, first: int) -> Run | None:
     return None
 
 
-def exactly(arrays: dict[str, Any], window: int) -> tuple[np.ndarray[Any, Any], float]:
+def exactly(
+    arrays: dict[str, Any],
+    window: int = 0,
+    sink: float = -math.inf,
+    slope: float = 0.0,
+    cap: float = 0.0,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> tuple[np.ndarray[Any, Any], float]:
     """The last row's output and log-sum-exp in float64; the last query sees every token of its window."""
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     low = max(0, len(k) - window) if window else 0
-    s = k[low:, 0] @ q[-1, -1] * q.shape[-1] ** -0.5
-    weights = np.exp(s - s.max())
-    return weights @ v[low:, 0] / weights.sum(), float(s.max()) + math.log(weights.sum())
+    s = k[low:, 0] @ q[-1, -1] * q.shape[-1] ** -0.5 * k_scale
+    s = cap * np.tanh(s / cap) if cap else s
+    s = s + slope * (np.arange(low, len(k)) - (len(k) - 1))
+    top = max(float(s.max()), sink)
+    weights = np.exp(s - top)
+    total = weights.sum() + math.exp(sink - top)
+    return weights @ (v[low:, 0] * v_scale) / total, top + math.log(total)
+
+
+def assert_attention(run: Run, want: np.ndarray[Any, Any], want_lse: float, what: str) -> None:
+    """The last row is ``want`` in balls but for the constants, and near it with the kernel's roundings."""
+    row, dims = run.problem.rows - 1, [0, run.problem.v.shape[-1] - 1]
+    sites = [site for site in ("output", "lse") if site in run.program.sites]
+    inputs = row_inputs(run.program, run.problem, run.scalars, 0, row)
+    real = enclose(run.program, run.plan, inputs, sites, dims)
+    rounded = judge(run.program, run.plan, run.problem, run.scalars, sites, [(0, row)], dims)
+    eight = "e4m3fn" in (run.problem.formats["v"].base, run.problem.formats["k"].base)
+    middle = [float(ball.mid()) for ball in real["output"].data.ravel()]
+    np.testing.assert_allclose(middle, want[dims], rtol=0, atol=1e-7, err_msg=what)
+    kernel = rounded["output"][0].astype(np.float64)
+    np.testing.assert_allclose(kernel, want[dims], rtol=0, atol=0.3 if eight else 2e-2, err_msg=what)
+    if "lse" in sites:
+        assert abs(float(real["lse"].item().mid()) - want_lse) < 1e-6, what
+        assert abs(float(rounded["lse"][0]) - want_lse) < (0.1 if eight else 1e-2), what
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -83,18 +110,33 @@ def test_a_kernel_is_attention(name: str) -> None:
         if run is None:
             continue  # the kernel does not take this shape
         ran += 1
-        row, dims = run.problem.rows - 1, [0, d - 1]
-        sites = [site for site in ("output", "lse") if site in run.program.sites]
-        inputs = row_inputs(run.program, run.problem, run.scalars, 0, row)
-        real = enclose(run.program, run.plan, inputs, sites, dims)
-        rounded = judge(run.program, run.plan, run.problem, run.scalars, sites, [(0, row)], dims)
-        what = f"{name} on {run.platform.name}: {shape}"
-        eight = "e4m3fn" in (run.problem.formats["v"].base, run.problem.formats["k"].base)
-        middle = [float(ball.mid()) for ball in real["output"].data.ravel()]
-        np.testing.assert_allclose(middle, want[dims], rtol=0, atol=1e-7, err_msg=what)
-        kernel = rounded["output"][0].astype(np.float64)
-        np.testing.assert_allclose(kernel, want[dims], rtol=0, atol=0.3 if eight else 2e-2, err_msg=what)
-        if "lse" in sites:
-            assert abs(float(real["lse"].item().mid()) - want_lse) < 1e-6, what
-            assert abs(float(rounded["lse"][0]) - want_lse) < (0.1 if eight else 1e-2), what
+        assert_attention(run, want, want_lse, f"{name} on {run.platform.name}: {shape}")
     assert ran >= 3
+
+
+FEATURES: dict[str, tuple[Features, dict[str, float]]] = {
+    "sinks": (Features(sinks=np.array([0.5, 1.5])), {"sink": 1.5}),
+    "low sinks": (Features(sinks=np.array([0.5, -30.0])), {"sink": -30.0}),
+    "high sinks": (Features(sinks=np.array([0.5, 20.0])), {"sink": 20.0}),
+    "alibi": (Features(alibi_slopes=np.array([0.5, 0.0625])), {"slope": 0.0625}),
+    "softcap": (Features(softcap=1.5), {"cap": 1.5}),
+    "scales": (Features(k_scale=0.5, v_scale=3.0), {"k_scale": 0.5, "v_scale": 3.0}),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_of_a_kernel_is_what_it_is_called(feature: str) -> None:
+    """Each kernel computes it, or refuses it; kernels with scales read an 8-bit cache."""
+    features, meaning = FEATURES[feature]
+    took: list[str] = []
+    for name in KERNELS:
+        spec = load_spec(name)
+        eight = feature == "scales" and "e4m3fn" in spec.numbers.accepts.k
+        arrays = given(spec, 70, 64, 1, eight=eight)
+        run = start(Case("x", arrays, features=features), spec, 1)
+        if run is not None:
+            took.append(name)
+            want, want_lse = exactly(arrays, **meaning)
+            assert_attention(run, want, want_lse, f"{name} with {feature} on {run.platform.name}")
+    least = {"alibi": {"flash_attn2.prefill"}, "softcap": set[str](), "scales": {"xqa.decode"}}
+    assert set(took) >= least.get(feature, {"xqa.decode"}) | {"vllm_triton.decode_3d"}
