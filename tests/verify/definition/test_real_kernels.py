@@ -140,3 +140,56 @@ def test_a_feature_of_a_kernel_is_what_it_is_called(feature: str) -> None:
             assert_attention(run, want, want_lse, f"{name} with {feature} on {run.platform.name}")
     least = {"alibi": {"flash_attn2.prefill"}, "softcap": set[str](), "scales": {"xqa.decode"}}
     assert set(took) >= least.get(feature, {"xqa.decode"}) | {"vllm_triton.decode_3d"}
+
+
+def test_a_token_outside_the_window_changes_no_bit() -> None:
+    ran = 0
+    for name in KERNELS:
+        spec = load_spec(name)
+        arrays = given(spec, 200, 64, 1)
+        other = {n: a.copy() for n, a in arrays.items()}
+        for n in ("k", "v"):
+            other[n][: 200 - 40] = (
+                np.random.default_rng(0).normal(0, 100, (160, 1, 64)).astype(other[n].dtype)
+            )
+        found: list[Any] = []
+        for given_arrays in (arrays, other):
+            run = start(Case("x", given_arrays, context={"window": 40}), spec, 0)
+            if run is not None:
+                names = [n for n in ("output", "lse") if n in run.program.sites]
+                row = judge(run.program, run.plan, run.problem, run.scalars, names, [(0, 0)], [0, 17, 63])
+                found.append([row[n].tobytes() for n in names])
+        ran += len(found) == 2
+        assert len(set(map(tuple, found))) <= 1, name
+    assert ran >= 4
+
+
+EMPTY = {
+    # Over nothing: what each kernel writes. FlashAttention-2: 0 and +inf; PyTorch and fp8 XQA are not called so.
+    "flash_attn2.splitkv_decode": (0.0, math.inf),
+    "flash_attn2.prefill": (0.0, math.inf),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_sequence(name: str) -> None:
+    spec = load_spec(name)
+    run = start(Case("x", given(spec, 0, 64, 1)), spec, 0)
+    assert run is not None
+    result = run.result()
+    output, lse = EMPTY[name]
+    assert set(result.output.astype(np.float64).reshape(-1).tolist()) == {output}
+    assert result.lse is not None
+    assert result.lse.tolist() == [[lse] * 2]
+
+
+def test_empty_splits_change_nothing() -> None:
+    """Of 9 splits over 150 tokens in blocks of 256, eight are empty: the combine adds zeros to the first."""
+    spec = load_spec("flash_attn2.splitkv_decode")
+    arrays = given(spec, 150, 64, 1)
+    run = start(Case("x", arrays, context={"num_splits": 9}), spec, 0)
+    assert run is not None
+    got = judge(run.program, run.plan, run.problem, run.scalars, ["level", "partial"], [(0, 1)], [0])
+    assert got["level"][0, 1:].tolist() == [-math.inf] * 8
+    assert got["partial"][0, 1:].tolist() == [[0.0]] * 8
+    assert_attention(run, *exactly(arrays), "nine splits")
