@@ -34,7 +34,7 @@ def flow_of(spec: Spec, platform: Platform, context: Mapping[str, int]) -> Flow:
     Raises:
         InputError, SpecError: as `specs.bind.bind`.
     """
-    given = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **context}
+    given = {**platform.context, **context}
     return build_flow(bind(spec, make_context(given)), _texts(spec), spec.levels)
 
 

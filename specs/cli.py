@@ -108,7 +108,7 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
             [
                 (
                     p.name,
-                    f"{p.sm_count:3} SMs, {p.capability}, {p.title}",
+                    f"{p.sm_count:3} SMs, {p.capability}, {p.title}" if p.kind == "gpu" else p.title,
                 )
                 for p in platforms
             ],
@@ -178,7 +178,7 @@ def check(
 
 
 def _check_one(spec: str) -> dict[str, Any]:
-    """Load ``spec`` and type it for Hopper, B200 and SM120, with four heads a group and 4,097 tokens.
+    """Load ``spec`` and type it for Hopper, B200, SM120 and a CPU, with four heads a group and 4,097 tokens.
 
     A kernel need not run on all of them, but on one at least.
     """
@@ -186,16 +186,17 @@ def _check_one(spec: str) -> dict[str, Any]:
     from specs.context import make_context
     from specs.errors import UnsupportedError
     from specs.loader import load_spec
+    from specs.platforms import load_platform
 
     try:
         loaded = load_spec(spec)
         _warn(loaded.warnings)
         refused: list[UnsupportedError] = []
-        generations = ((90, 132), (100, 148), (120, 188))
-        for capability, sms in generations:
+        generations = [load_platform(name).context for name in ("h200", "b200", "sm120", "amd_avx512")]
+        for generation in generations:
             shape = {"kv_len": 4097, "q_heads": 16, "kv_heads": 4, "head_dim": 128}
             try:
-                bind(loaded, make_context({**shape, "sm_count": sms, "compute_capability": capability}))
+                bind(loaded, make_context({**shape, **generation}))
             except UnsupportedError as error:
                 refused.append(error)
         if len(refused) == len(generations):

@@ -48,6 +48,8 @@ CONTEXT: dict[str, Variable] = {
     "num_splits": Variable("split count given by the caller; 0: the kernel's own rule", 0, high=1 << 16),
     "sm_count": Variable("streaming multiprocessors of the GPU", None, low=1, high=1 << 16),
     "compute_capability": Variable("90 for Hopper, 100 for B200, 120 for SM120", None, high=1000),
+    "cpu": Variable("class of the CPU that the kernel runs on, as its platform names it", "'none'"),
+    "torch_version": Variable("version of PyTorch, 21300 for 2.13.0", 21300),
     "triton_version": Variable("version of the Triton compiler, 308 for 3.8", 308),
     "vllm_version": Variable("version of vLLM, 3300 for 0.33.0", 3300),
     "flashinfer_version": Variable("version of FlashInfer, 702 for 0.7.2", 702),

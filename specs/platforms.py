@@ -1,11 +1,11 @@
-"""GPUs as data, and what a request for an attention backend runs on each of them."""
+"""GPUs and classes of CPU as data, and what a request for an attention backend runs on each of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 
 from specs.discover import resolve
 from specs.document import read_document, validate
@@ -34,7 +34,9 @@ class NamedFile(Frozen):
     source: Annotated[tuple[Reference, ...], Field(strict=False, max_length=32)] = ()
 
 
-def _capability(value: int) -> int:
+def _capability(value: int, info: ValidationInfo) -> int:
+    if info.data.get("kind") == "cpu" and value == 0:
+        return value
     if not 50 <= value < 200:
         raise RefusalError(
             f"{value} is no compute capability", "major * 10 + minor: 90 for 9.0, 120 for 12.0"
@@ -43,9 +45,11 @@ def _capability(value: int) -> int:
 
 
 class Platform(NamedFile):
-    """One GPU.
+    """One GPU, or one class of CPU.
 
     Attributes:
+        kind: ``gpu`` or ``cpu``.
+        cpu_class: of a CPU, the word that kernels know it by: what its libraries choose their code by.
         sm_count: streaming multiprocessors that a kernel can use.
         compute_capability: major * 10 + minor, as 90 for 9.0.
         memory_bandwidth_gb_s: the vendor's figure, in 10**9 bytes per second.
@@ -54,6 +58,8 @@ class Platform(NamedFile):
         special_functions: the model of ``mufu.*``; ``mufu``: tables of the special-function unit.
     """
 
+    kind: Literal["gpu", "cpu"] = "gpu"
+    cpu_class: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")] = "none"
     sm_count: Positive
     compute_capability: Annotated[int, AfterValidator(_capability)]
     memory_bandwidth_gb_s: Annotated[float, Field(gt=0, le=1e6, strict=False)]
@@ -61,7 +67,24 @@ class Platform(NamedFile):
     dot_products: Annotated[
         tuple[DotProduct, ...], Field(alias="dot_product", strict=False, max_length=32)
     ] = ()
-    special_functions: Literal["mufu"] = "mufu"
+    special_functions: Literal["mufu", "none"] = "mufu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cpu(cls, data: Any) -> Any:
+        """A CPU has no multiprocessors: formulas see one, of compute capability 0."""
+        if not isinstance(data, dict) or data.get("kind") != "cpu":
+            return data
+        return {"sm_count": 1, "compute_capability": 0, "special_functions": "none", **data}
+
+    @property
+    def context(self) -> dict[str, int | str]:
+        """What formulas know of the platform: names of `specs.context.CONTEXT`."""
+        return {
+            "sm_count": self.sm_count,
+            "compute_capability": self.compute_capability,
+            "cpu": self.cpu_class,
+        }
 
     @property
     def capability(self) -> str:

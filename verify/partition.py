@@ -105,7 +105,7 @@ def plan(spec: Spec, platform: Platform, *, options: Mapping[str, Any] | None = 
         InputError: a name is unknown, missing or out of range.
         SpecError: a formula of the spec fails for this shape.
     """
-    given = {"sm_count": platform.sm_count, "compute_capability": platform.compute_capability, **context}
+    given = {**platform.context, **context}
     values = make_context(given, place=f"{spec.name} on {platform.name}")
     program = bind(spec, values, options, dot_products=platform.dot_products)
     return plan_program(program, values)

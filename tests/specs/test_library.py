@@ -39,9 +39,7 @@ def test_every_spec_loads_and_types_on_every_platform(name: str, platform: str) 
     gpu = load_platform(platform)
     for kv_len, q_len in ((1, 1), (4_097, 1), (300, 3)):
         shape = {"kv_len": kv_len, "q_len": q_len, "q_heads": 16, "kv_heads": 4, "head_dim": 128}
-        context = make_context(
-            {**shape, "sm_count": gpu.sm_count, "compute_capability": gpu.compute_capability}
-        )
+        context = make_context({**shape, **gpu.context})
         spec = load_spec(name)
         try:
             program = bind(spec, context)
