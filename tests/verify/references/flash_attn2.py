@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .dots import Core, chain
-from .floats import F32, GPU, Array, f32, round_to
+from .floats import F32, GPU, Array, f32, larger, largest, round_to
 from .mufu import LN2, ex2, expf_fast, lg2, rcp
 
 LANES = 4  # of a quad: lane t holds columns 8j + 2t and 8j + 2t + 1
@@ -72,6 +72,11 @@ class Piece:
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def padded(d: int) -> int:
+    """HEADDIM_SWITCH."""
+    return next(size for size in (32, 64, 96, 128, 192, 256) if d <= size)
 
 
 def tile_n(d: int, num_splits: int) -> int:
@@ -154,8 +159,8 @@ def row_block(
         check = check_masked if masked else p.local
         alpha = np.ones(rows, F32)  # unused in the first block
         old = row_max
-        top = np.fmax.reduce(s, axis=1)
-        row_max = top if step == 0 else np.fmax(old, top)
+        top = largest(s, axis=1)
+        row_max = top if step == 0 else larger(old, top)
         if step > 0:
             current = np.where(np.isneginf(row_max), F32(0), row_max) if check else row_max
             alpha = ex2(GPU.mul(GPU.sub(old, current), p.scale_log2))
@@ -212,7 +217,7 @@ def empty(p: Problem, *, split: bool) -> Piece:
 def split_piece(p: Problem, split: int, num_splits: int, seqlen_k: int, *, block_n: int = 0) -> Piece:
     """One CTA of the split-KV kernel; `seqlen_k` decides how many blocks a split has (module text)."""
     block_n = block_n or tile_n(p.q.shape[1], num_splits)
-    per_split = ceil_div(ceil_div(seqlen_k, block_n), num_splits)
+    per_split = ceil_div(ceil_div(seqlen_k, block_n), max(1, num_splits))
     first, last = block_range(p, 64, block_n, split * per_split, (split + 1) * per_split)
     split_form = num_splits > 1
     if first >= last:
@@ -228,7 +233,7 @@ def butterfly(lanes: list[Array], op: str) -> Array:
     half = len(work) // 2
     while half:
         both = [(work[i], work[i ^ half]) for i in range(len(work))]
-        work = [np.fmax(x, y) if op == "max" else GPU.add(x, y) for x, y in both]
+        work = [larger(x, y) if op == "max" else GPU.add(x, y) for x, y in both]
         half //= 2
     return work[0]
 
@@ -239,7 +244,7 @@ def combine(lse: Array, out: Array, fmt: str) -> tuple[Array, Array, Array]:
     most = 2
     while most < splits:
         most *= 2
-    block_m = 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16
+    block_m = 4 if padded(d) % 128 == 0 else 8 if padded(d) % 64 == 0 else 16
     per_thread = ceil_div(most * block_m, 128)
     lanes = min(128 // block_m, most)
     missing = np.full(rows, MINUS_INF)
@@ -252,7 +257,7 @@ def combine(lse: Array, out: Array, fmt: str) -> tuple[Array, Array, Array]:
     for t in range(lanes):
         top = held(t, 0)
         for i in range(1, per_thread):
-            top = np.fmax(top, held(t, i))
+            top = larger(top, held(t, i))
         maxima.append(top)
     top = butterfly(maxima, "max")
     top = np.where(np.isneginf(top), F32(0), top)
@@ -282,10 +287,13 @@ class Result:
 
 
 def splitkv(p: Problem, num_splits: int, seqlen_k: int | None = None) -> Result:
-    """The split-KV kernel. `seqlen_k`: the batch's longest (Dao) or this sequence's (vLLM, the default) length."""
+    """The split-KV kernel; `num_splits` 0 is one piece with the tile of several.
+
+    `seqlen_k`: the batch's longest (Dao) or this sequence's (vLLM, the default) length.
+    """
     seqlen_k = p.n if seqlen_k is None else seqlen_k
-    pieces = [split_piece(p, s, num_splits, seqlen_k) for s in range(num_splits)]
-    if num_splits == 1:
+    pieces = [split_piece(p, s, num_splits, seqlen_k) for s in range(max(1, num_splits))]
+    if num_splits <= 1:
         return Result(round_to(p.fmt, pieces[0].out), pieces[0].lse, pieces)
     out, lse, _ = combine(np.stack([x.lse for x in pieces]), np.stack([x.out for x in pieces]), p.fmt)
     return Result(out, lse, pieces)

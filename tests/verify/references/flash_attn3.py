@@ -22,7 +22,7 @@ from .flash_attn2 import (
     scores,
     values,
 )
-from .floats import F32, GPU, Array, round_to
+from .floats import F32, GPU, Array, larger, largest, round_to
 from .mufu import LN2, ex2, expf_fast, lg2, rcp
 
 
@@ -55,8 +55,8 @@ def row_block(p: Problem, block_n: int, first: int, last: int) -> Piece:
         start = block * block_n
         s = scores(p, start, block_n)
         s = np.where(allowed(p, start, block_n, kind), s, MINUS_INF)
-        old, top = row_max, np.fmax.reduce(s, axis=1)
-        row_max = top if step == 0 else np.fmax(old, top)
+        old, top = row_max, largest(s, axis=1)
+        row_max = top if step == 0 else larger(old, top)
         safe = np.where(np.isneginf(row_max), F32(0), row_max) if check or step == 0 else row_max
         alpha = np.ones(rows, F32)  # unused in the first block
         if step > 0:
@@ -93,7 +93,7 @@ def combine(lse: Array, out: Array, fmt: str) -> tuple[Array, Array, Array]:
         return lse[s] if s < splits else missing
 
     top = butterfly(
-        [np.fmax.reduce(np.stack([held(t, i) for i in range(per_thread)])) for t in range(lanes)], "max"
+        [largest(np.stack([held(t, i) for i in range(per_thread)]), 0) for t in range(lanes)], "max"
     )
     safe = np.where(np.isneginf(top), F32(0), top)
     sums = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dots import Core, chain
-from .floats import F32, GPU, Array, round_to
+from .floats import F32, GPU, Array, larger, largest, round_to
 from .mufu import LOG2E, ex2, lg2, rcp
 
 WARPS = 4
@@ -87,8 +87,8 @@ def chunk(p: Problem, begin: int, end: int) -> Piece:
             s = chain(p.core, p.fmt, 16, p.q[:, None, :], k[None, :, :])
             s = np.where(np.arange(share)[None, :] < live, s, MINUS_INF)
             old = top[w].copy()
-            top[w] = np.fmax(old, np.fmax.reduce(s, axis=1))
-            scaled = np.fmax(GPU.mul(top[w], k_log2), MOST_NEGATIVE)
+            top[w] = larger(old, largest(s, axis=1))
+            scaled = larger(GPU.mul(top[w], k_log2), MOST_NEGATIVE)
             alpha = ex2(GPU.fma(old, k_log2, -scaled))
             total[w] = GPU.mul(total[w], alpha)
             acc[w] = GPU.mul(acc[w], alpha[:, None])
@@ -99,12 +99,12 @@ def chunk(p: Problem, begin: int, end: int) -> Piece:
     new, norm = np.full(rows, MINUS_INF), np.ones(rows, F32)
     for w in range(WARPS):
         old = new
-        new = np.fmax(old, top[w])
-        fall, lag = (ex2(np.fmax(GPU.sub(m, new), MINUS_INF)) for m in (old, top[w]))
+        new = larger(old, top[w])
+        fall, lag = (ex2(larger(GPU.sub(m, new), MINUS_INF)) for m in (old, top[w]))
         norm = GPU.fma(norm, fall, GPU.mul(total[w], lag))
     out = np.zeros((rows, d), F32)
     for w in range(WARPS):
-        out = GPU.fma(acc[w], ex2(np.fmax(GPU.sub(top[w], new), MINUS_INF))[:, None], out)
+        out = GPU.fma(acc[w], ex2(larger(GPU.sub(top[w], new), MINUS_INF))[:, None], out)
     inverse = np.where(np.isneginf(new), F32(0), rcp(norm))
     out = GPU.mul(out, inverse[:, None])
     if p.v_scale is not None:
@@ -126,9 +126,9 @@ class State:
 
     def merge(self, v: Array, s: np.float32) -> None:
         """Another state with sum 1."""
-        m = np.fmax(self.m, s)
-        fall = ex2(np.fmax(GPU.sub(self.m, m), MINUS_INF))
-        lag = ex2(np.fmax(GPU.sub(s, m), MINUS_INF))
+        m = larger(self.m, s)
+        fall = ex2(larger(GPU.sub(self.m, m), MINUS_INF))
+        lag = ex2(larger(GPU.sub(s, m), MINUS_INF))
         self.d = F32(GPU.fma(self.d, fall, lag))
         self.o = GPU.fma(self.o, fall, GPU.mul(v, lag))
         self.m = F32(m)

@@ -81,6 +81,20 @@ class Unit:
         return total
 
 
+def larger(a: Any, b: Any) -> Array:
+    """FMNMX: a NaN is passed over, +0 is larger than -0."""
+    a, b = np.broadcast_arrays(np.asarray(a, F32), np.asarray(b, F32))
+    best = np.fmax(a, b)
+    return np.where((a == 0) & (b == 0), a + b, best).astype(F32)  # only -0 + -0 is -0
+
+
+def largest(x: Array, axis: int) -> Array:
+    """`larger` of all along an axis; the order does not matter."""
+    best = np.fmax.reduce(x, axis=axis)
+    plus = ((x == 0) & ~np.signbit(x)).any(axis=axis)
+    return np.where((best == 0) & plus, F32(0), best).astype(F32)
+
+
 GPU = Unit(ftz=True)
 IEEE = Unit(ftz=False)
 

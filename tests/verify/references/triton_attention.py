@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dots import Core, chain
-from .floats import F32, IEEE, Array, round_to
+from .floats import F32, IEEE, Array, larger, largest, round_to
 from .mufu import div_full, exp_triton
 
 MINUS_INF = F32(-np.inf)
@@ -74,7 +74,7 @@ def tiles(p: Problem, first: int, last: int, piece: Piece) -> None:
         s = IEEE.fma(F32(p.scale), dot, F32(0))
         s = np.where(live[None, :], s, MINUS_INF)
         old = piece.top
-        new = np.fmax(old, np.fmax.reduce(s, axis=1))
+        new = larger(old, largest(s, axis=1))
         safe = np.where(np.isneginf(new), F32(0), new)
         weights = exp_triton(IEEE.sub(s, safe[:, None]))
         alpha = exp_triton(IEEE.sub(old, safe))
@@ -148,7 +148,7 @@ def reduce_segments(p: Problem, pieces: list[Piece], triton: str, sm: int) -> tu
     totals = np.stack([x.total if x.written else np.zeros(rows, F32) for x in pieces])
     accs = np.stack([x.acc if x.written else np.zeros((rows, d), F32) for x in pieces])
     valid = (totals > 0) & ~np.isneginf(tops)
-    top = np.fmax.reduce(np.where(valid, tops, MINUS_INF), axis=0)
+    top = largest(np.where(valid, tops, MINUS_INF), axis=0)
     with np.errstate(all="ignore"):
         scales = np.where(valid, exp_triton(IEEE.sub(tops, top)), F32(0)).astype(F32)
     low, high = denominator(totals, scales)

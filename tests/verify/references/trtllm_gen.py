@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .floats import F32, GPU, IEEE, Array, f32, round_to
+from .floats import F32, GPU, IEEE, Array, f32, larger, round_to
 from .mufu import ex2, rcp
 
 LOWEST = F32(np.finfo(F32).min)
@@ -31,7 +31,7 @@ def reduce_partials(
     k = F32(scale_log2)
     top, total, acc = np.full(rows, LOWEST), np.zeros(rows, F32), np.zeros((rows, d), F32)
     for c in range(ctas):
-        new = np.fmax(top, tops[c])
+        new = larger(top, tops[c])
         fall = ex2(GPU.mul(k, GPU.sub(top, new)))
         lag = ex2(GPU.mul(k, GPU.sub(tops[c], new)))
         top = new

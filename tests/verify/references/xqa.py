@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .dots import Core, chain
-from .floats import F32, GPU, Array, f32, flush, round_to
+from .floats import F32, GPU, Array, f32, flush, larger, largest, round_to
 from .mufu import LOG2E, ex2, expf_fast, rcp_rn
 
 CTA_TILE, X_TILE = 256, 64
@@ -139,7 +139,7 @@ def x_tile(p: Problem, q: Array, begin: int, hint: Array, *, first_tile: bool) -
     if first_tile:
         dead = dead | (token < p.skipped)
     s = np.where(dead[None, :], LOWEST, s)
-    top = np.fmax(hint, np.fmax.reduce(s, axis=1))
+    top = larger(hint, largest(s, axis=1))
     bias = GPU.mul(top, LOG2E)
     x = round_to(p.fmt, ex2(GPU.fma(s, LOG2E, -bias[:, None])))
     total = chain(p.core, p.fmt, 16, x, np.ones_like(x))
@@ -153,7 +153,7 @@ def absorb(p: Problem, state: Group, tile: Tile, v: list[Array], parts: list[Arr
     if changed:
         old = state.top
         lower = tile.top < old
-        state.top = np.fmax(old, tile.top)
+        state.top = larger(old, tile.top)
         alpha = expf_fast(GPU.sub(old, state.top))
         state.total = GPU.mul(state.total, alpha)
         state.acc = GPU.mul(state.acc, alpha[:, None])
@@ -175,7 +175,7 @@ def merge_groups(layout: Layout, groups: list[Group]) -> None:
     for index, g in enumerate(groups):
         for i in range(1, layout.x_per_iteration):
             top, total = before[(index + layout.groups_per_x * i) % layout.groups]
-            new = np.fmax(g.top, top)
+            new = larger(g.top, top)
             mine, other = expf_fast(GPU.sub(g.top, new)), expf_fast(GPU.sub(top, new))
             g.acc = GPU.mul(g.acc, mine[:, None])
             g.total = GPU.fma(g.total, mine, GPU.mul(total, other))
@@ -245,7 +245,7 @@ def merge(p: Problem, pieces: list[Piece]) -> Array:
     """The last CTA: group g takes sub-sequences g, g+G, ..., each normalised, and the groups add in 16 bits."""
     rows, d = p.q.shape
     layout = Layout(d, p.v_tile)
-    top = np.fmax.reduce(np.stack([x.top for x in pieces]), axis=0)
+    top = largest(np.stack([x.top for x in pieces]), axis=0)
     accs, sums = [], []
     for g in range(layout.groups):
         acc, total = np.zeros((rows, d), F32), np.zeros(rows, F32)

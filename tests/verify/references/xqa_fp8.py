@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dots import HOPPER_FP8, chain
-from .floats import F32, GPU, Array, round_to, to_e4m3
+from .floats import F32, GPU, Array, larger, largest, round_to, to_e4m3
 from .mufu import LOG2E, ex2, expf_fast, rcp, rcp_rn
 from .xqa import FLOOR
 
@@ -86,7 +86,7 @@ def sub_sequence(p: Problem, index: int, count: int, *, alone: bool) -> Piece:
         token = begin + np.arange(TILE)
         dead = (token >= n) | ((tile == lead) & (token < p.skipped))
         s = np.where(dead[None, :], FLOOR, s)
-        seen = np.fmax(seen, np.fmax.reduce(s, axis=1))
+        seen = larger(seen, largest(s, axis=1))
         weights = ex2(GPU.fma(s, LOG2E, -GPU.mul(seen, LOG2E)[:, None]))
         if (top < seen).any():
             alpha = expf_fast(GPU.sub(top, seen))
