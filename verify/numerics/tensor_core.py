@@ -156,6 +156,8 @@ def _round(total: int, exponent: int, dot: DotProduct) -> float:
     """``total * 2**exponent`` rounded once to the output format."""
     output = BASES[dot.output]
     bits = 14 if dot.rounding == "rz13" else output.p
+    if not total:
+        return 0.0  # however large the exponent of terms that cancelled
     size = abs(total)
     last = max(size.bit_length() + exponent - bits, output.emin - (bits - 1))
     drop = last - exponent
