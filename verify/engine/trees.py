@@ -6,7 +6,7 @@ The rules are those of the definition, written a second time: a term that is abs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -105,7 +105,7 @@ class Folder:
         return jnp.broadcast_to(value, shape)
 
     def _fold(self, tree: Tree, terms: Terms, start: Array | None) -> Sum:
-        pairs, several = len(terms.parts) == 2, len(tree.ints) > 1
+        pairs = len(terms.parts) == 2
         match tree.kind:
             case "seq":
                 ordered = terms.pick(slice(None, None, -1)) if "desc" in tree.flags else terms
@@ -115,47 +115,57 @@ class Folder:
                 return Sum(self.mma(tree, terms, start))
             case "whole":
                 return self._whole(tree, terms, start)
-            case "chunks" if several:
-                return self._uneven(tree, terms, start)
             case "pairwise":
                 return self._started(self._pairwise(terms, pairs and "fma" in tree.flags), start)
             case "butterfly":
                 return self._started(self._butterfly(terms, [integer(k) for k in tree.ints]), start)
-            case "lanes" | "chunks":
+            case "lanes":
                 size = integer(tree.ints[0])
-                groups = size if tree.kind == "lanes" else max(1, -(-terms.count // size))
-                each = -(-terms.count // size) if tree.kind == "lanes" else size
-                each = max(1, each)
-                cut = terms.padded(groups * each).split(groups, each, lanes=tree.kind == "lanes")
-                inner = self._fold(tree.inner[0], cut, None)
-                alive = inner.alive
-                if tree.kind == "chunks" and cut.alive is not None and alive is None:
-                    alive = jnp.any(cut.alive, axis=0)  # a chunk without terms is no chunk
-                value = inner.value
-                if value.shape[0] != groups:
-                    value = jnp.broadcast_to(value, (groups, *value.shape[1:]))
-                return self._fold(tree.inner[1], Terms((value,), alive), start)
+                each = max(1, -(-terms.count // size))
+                cut = terms.padded(size * each).split(size, each, lanes=True)
+                return self._fold(tree.inner[1], self._sums(tree.inner[0], cut, size, lanes=True), start)
+            case "chunks":
+                return self._fold(tree.inner[1], self._chunks(tree, terms), start)
             case _:
                 raise UnsupportedError(f"the array engine does not evaluate the tree {tree.kind}()")
 
-    def _uneven(self, tree: Tree, terms: Terms, start: Array | None) -> Sum:
-        """Chunks of the sizes given, the last of which repeats."""
-        sizes, first = [integer(k) for k in tree.ints], 0
-        sums: list[Sum] = []
-        while first < terms.count:
-            size = sizes[min(len(sums), len(sizes) - 1)]
+    def _sums(self, tree: Tree, cut: Terms, groups: int, *, lanes: bool) -> Terms:
+        """The sums of ``groups`` parts of equal size, as terms; a chunk without terms is none, a lane is."""
+        inner = self._fold(tree, cut, None)
+        alive = inner.alive
+        if not lanes and cut.alive is not None and alive is None:
+            alive = jnp.any(cut.alive, axis=0)
+        value = inner.value
+        if value.ndim == 0 or value.shape[0] != groups:
+            value = jnp.broadcast_to(value, (groups, *value.shape[1:]))
+        return Terms((value,), alive)
+
+    def _chunks(self, tree: Tree, terms: Terms) -> Terms:
+        """The sums of the chunks of ``tree``: of one size, of several of which the last or the whole list repeats."""
+        sizes = [integer(k) for k in tree.ints]
+        inner = tree.inner[0]
+        if "cycle" in tree.flags:
+            whole = sum(sizes)
+            rounds = max(1, -(-terms.count // whole))
+            cut = terms.padded(rounds * whole).split(rounds, whole, lanes=False)  # [whole, rounds, ...]
+            first, sums = 0, list[Terms]()
+            for size in sizes:
+                sums.append(self._sums(inner, cut.pick(slice(first, first + size)), rounds, lanes=False))
+                first += size
+            return _interleaved(sums)
+        first, sums = 0, list[Terms]()
+        while len(sums) < len(sizes) - 1 and first < terms.count:
+            size = sizes[len(sums)]
             part = terms.pick(slice(first, first + size))
-            total = self._fold(tree.inner[0], part, None)
-            alive = total.alive
-            if part.alive is not None and alive is None:
-                alive = jnp.any(part.alive, axis=0)  # a chunk without terms is no chunk
-            sums.append(Sum(total.value, alive))
+            one = part.split(1, part.count, lanes=False)
+            sums.append(self._sums(inner, one, 1, lanes=False))
             first += size
-        values = jnp.stack(jnp.broadcast_arrays(*(s.value for s in sums)))
-        if all(s.alive is None for s in sums):
-            return self._fold(tree.inner[1], Terms((values,)), start)
-        alive = [jnp.ones((), bool) if s.alive is None else s.alive for s in sums]
-        return self._fold(tree.inner[1], Terms((values,), jnp.stack(jnp.broadcast_arrays(*alive))), start)
+        if first < terms.count or not sums:
+            rest, size = terms.pick(slice(first, None)), sizes[-1]
+            groups = max(1, -(-rest.count // size))
+            cut = rest.padded(groups * size).split(groups, size, lanes=False)
+            sums.append(self._sums(inner, cut, groups, lanes=False))
+        return _joined(sums)
 
     def _whole(self, tree: Tree, terms: Terms, start: Array | None) -> Sum:
         """The terms of whole blocks by one tree, the fewer than a block that remain by another."""
@@ -308,6 +318,40 @@ class Folder:
         *before, k = steps
         mine, other = (self._lane_zero(lanes, before, i) for i in (lane, lane ^ k))
         return self._join(mine, other)
+
+
+def _flags(sums: Sequence[Terms]) -> list[Array] | None:
+    """Which terms of each are there, or None where all of all are."""
+    if all(s.alive is None for s in sums):
+        return None
+    return [jnp.ones((1,) * s.parts[0].ndim, bool) if s.alive is None else s.alive for s in sums]
+
+
+def _joined(sums: Sequence[Terms]) -> Terms:
+    """One after the other."""
+    if len(sums) == 1:
+        return sums[0]
+    values, flags = [s.parts[0] for s in sums], _flags(sums)
+    shape = jnp.broadcast_shapes(*(v.shape[1:] for v in values))
+    joined = jnp.concatenate([jnp.broadcast_to(v, (v.shape[0], *shape)) for v in values])
+    if flags is None:
+        return Terms((joined,))
+    shape = jnp.broadcast_shapes(*(f.shape[1:] for f in flags))
+    pairs = zip(values, flags, strict=True)
+    return Terms((joined,), jnp.concatenate([jnp.broadcast_to(f, (v.shape[0], *shape)) for v, f in pairs]))
+
+
+def _interleaved(sums: Sequence[Terms]) -> Terms:
+    """The first of each, the second of each, ..."""
+
+    def weave(arrays: Sequence[Array], count: int) -> Array:
+        shape = jnp.broadcast_shapes(*(x.shape[1:] for x in arrays))
+        stacked = jnp.stack([jnp.broadcast_to(x, (count, *shape)) for x in arrays], axis=1)
+        return stacked.reshape(count * len(arrays), *shape)
+
+    values, flags = [s.parts[0] for s in sums], _flags(sums)
+    count = values[0].shape[0]
+    return Terms((weave(values, count),), None if flags is None else weave(flags, count))
 
 
 def integer(node: object) -> int:
