@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specs.names import SCALARS
 from specs.program import CONSTANTS, Program
 from verify.arguments import Problem
 from verify.definition import RowInputs, ScalarArithmetic, evaluate, evaluate_rows
@@ -90,7 +91,10 @@ def constants(program: Program, plan: Plan, scalars: Mapping[str, float]) -> dic
 def row_inputs(
     program: Program, problem: Problem, scalars: Mapping[str, float], head: int, row: int
 ) -> RowInputs:
-    """One row of ``problem``, as the definition takes it: float64 values of the input formats."""
+    """One row of ``problem``, as the definition takes it: float64 values of the input formats.
+
+    ``scalars`` may hold constants of the spec, which the definition computes by itself.
+    """
     low, high = int(problem.low[row]), int(problem.high[row])
     feed: dict[str, NDArray[Any]] = {}
     if problem.scores is not None:
@@ -102,7 +106,7 @@ def row_inputs(
         k=None if problem.k is None else problem.k[:, head].astype(np.float64),
         v=problem.v[:, head].astype(np.float64),
         visible=lambda token: low <= token < high,
-        scalars={**scalars, **problem.head_scalars(head, row)},
+        scalars={**{n: x for n, x in scalars.items() if n in SCALARS}, **problem.head_scalars(head, row)},
         query=int(problem.query_index[row]),
         feed=feed,
     )
