@@ -234,7 +234,7 @@ class Carrier(RiskLog, abc.ABC):
 
     @abc.abstractmethod
     def narrowed(self, wide: Array, fmt: Format) -> Array:
-        """A float64 array rounded once to ``fmt``, held in this carrier."""
+        """A float64 array rounded once to ``fmt``, held in this carrier; flushed subnormals are not flagged."""
 
     # -- shared helpers -----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """NVIDIA's special-function unit in JAX: arrays of f32 words in, arrays of f32 words out.
 
-The rules are those of `verify.numerics.mufu`, written a second time. The interpolation runs in float64, where
-its integers (below 2**45) are exact, whatever the compiler contracts; everything else is integer arithmetic. Subnormal
-operands count as zeros, as they do for the instructions.
+The rules are those of `verify.numerics.mufu`, written a second time, in integers; `lg2` interpolates in float64, where
+its integers (below 2**45) are exact, whatever the compiler contracts. Subnormal operands count as zeros, as they do
+for the instructions.
 """
 
 from __future__ import annotations
@@ -33,16 +33,21 @@ def _square(r: Array) -> Array:
     return total >> 1
 
 
+def _rows(name: str, segment: Array, dtype: type[np.generic]) -> list[Array]:
+    """The three coefficients of each segment. An unsigned index needs no care for negative ones."""
+    columns = np.array(coefficients(name)).astype(dtype).T
+    index = segment.astype(jnp.uint32)
+    return [jnp.asarray(column).at[index].get(mode="promise_in_bounds") for column in columns]
+
+
 def _interpolated(
-    name: str, segment: Array, r: Array, square: Array, scales: tuple[float, float], offset: float, shift: int
+    name: str, segment: Array, r: Array, square: Array, bits: int, offset: int, shift: int
 ) -> Array:
-    """``floor((c0 * scales[0] + c1 * r + c2 * square * scales[1] + offset) / 2**shift)`` in float64, exactly."""
-    columns = np.array(coefficients(name), np.float64).T
-    c0, c1, c2 = (jnp.asarray(column).at[segment].get(mode="promise_in_bounds") for column in columns)
-    total = (
-        c0 * scales[0] + c1 * r.astype(jnp.float64) + c2 * (square.astype(jnp.float64) * scales[1]) + offset
-    )
-    return jnp.floor(total * 2.0**-shift)
+    """``((c0 << bits) + c1 * r + c2 * square + offset) >> shift`` in int32: a sum of two parts, at 0 and at ``bits``."""
+    c0, c1, c2 = _rows(name, segment, np.int32)
+    low = c1 * (r & ((1 << bits) - 1)) + c2 * square + offset
+    high = c0 + c1 * (r >> bits) + (low >> bits)
+    return high >> (shift - bits)
 
 
 def _parts(words: Array) -> tuple[Array, Array, Array]:
@@ -59,8 +64,8 @@ def ex2(words: Array) -> Array:
     fixed = jnp.where(negative, -fixed - jnp.minimum(fixed & 0x7FFFFF, 1), fixed)
     fraction = fixed & 0x7FFFFF
     r = fraction & 0x1FFFF
-    part = _interpolated("ex2", fraction >> 17, r, _square(r), (2.0**13, 1.0), float(0x77E2), 15)
-    result = (((fixed >> 23) + 126) << 23) + part.astype(jnp.int32)
+    part = _interpolated("ex2", fraction >> 17, r, _square(r), 13, 0x77E2, 15)
+    result = (((fixed >> 23) + 126) << 23) + part
     result = jnp.where(result < np.int32(_NORMAL), 0, result).astype(jnp.uint32)
     result = jnp.where(
         magnitude >= np.uint32(0x43000000), jnp.where(negative, np.uint32(0), _INFINITY), result
@@ -72,9 +77,9 @@ def rcp(words: Array) -> Array:
     """1 / x: ``MUFU.RCP`` of an array of uint32 words."""
     sign, magnitude, fraction = _parts(words)
     r = fraction & 0xFFFF
-    part = _interpolated("rcp", fraction >> 16, r, _square(r << 1), (2.0**13, 1.0), float(0x47E7), 15)
+    part = _interpolated("rcp", fraction >> 16, r, _square(r << 1), 13, 0x47E7, 15)
     exponent = 252 - (magnitude >> np.uint32(23)).astype(jnp.int32)
-    result = (exponent << 23) + part.astype(jnp.int32)
+    result = (exponent << 23) + part
     result = jnp.where(result < np.int32(_NORMAL), 0, result).astype(jnp.uint32)
     result = jnp.where(magnitude < _NORMAL, _INFINITY, result)
     result = jnp.where(magnitude == _INFINITY, np.uint32(0), result)
@@ -87,9 +92,9 @@ def rsq(words: Array) -> Array:
     exponent = (magnitude >> np.uint32(23)).astype(jnp.int32) - 127
     half, odd = exponent >> 1, exponent & 1
     r = fraction & 0x1FFFF
-    part = _interpolated("rsq", 64 * odd + (fraction >> 17), r, _square(r), (2.0**14, 4.0), float(0x7FFF), 16)
-    part = jnp.where((fraction | odd) == 0, 2.0**24, part)
-    result = (((125 - half) << 23) + part.astype(jnp.int32)).astype(jnp.uint32)
+    part = _interpolated("rsq", 64 * odd + (fraction >> 17), r, _square(r) << 2, 14, 0x7FFF, 16)
+    part = jnp.where((fraction | odd) == 0, 1 << 24, part)
+    result = (((125 - half) << 23) + part).astype(jnp.uint32)
     result = jnp.where(magnitude < _NORMAL, _INFINITY, result)
     result = jnp.where(magnitude == _INFINITY, np.uint32(0), result)
     return jnp.where(magnitude > _INFINITY, _NAN, result)
@@ -99,7 +104,9 @@ def lg2(words: Array) -> Array:
     """The binary logarithm: ``MUFU.LG2`` of an array of uint32 words; see `rsq` on negative numbers."""
     _, magnitude, fraction = _parts(words)
     r = fraction & 0x1FFFF
-    part = _interpolated("lg2", fraction >> 17, r, _square(r), (2.0**12, 2.0), float(0x3345), 2)
+    c0, c1, c2 = _rows("lg2", fraction >> 17, np.float64)
+    square = _square(r).astype(jnp.float64)
+    part = jnp.floor((c0 * 2.0**12 + c1 * r.astype(jnp.float64) + c2 * square * 2.0 + float(0x3345)) * 0.25)
     exponent = (magnitude >> np.uint32(23)).astype(jnp.int32) - 127
     total = part + exponent.astype(jnp.float64) * 2.0**36
     negative = total < 0

@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from specs.errors import UnsupportedError
 from specs.formats import Format
-from verify.engine import libm, mufu
+from verify.engine import bits, libm, mufu
 from verify.engine.guards import float_of
 from verify.numerics import libm_tables as tables
 
@@ -28,6 +28,9 @@ _SIGN = np.uint32(0x80000000)
 _NORMAL = np.uint32(0x00800000)
 _FRACTION = np.uint32(0x007FFFFF)
 _INFINITY = np.uint32(0x7F800000)
+_MINUS_126 = np.uint32(0xC2FC0000)
+_MINUS_151 = np.uint32(0xC3170000)
+_MINUS_INFINITY = np.uint32(0xFF800000)
 LOG2_E = float(np.uint32(0x3FB8AA3B).view(np.float32))
 
 
@@ -46,93 +49,111 @@ def mufu_ex2(ops: Carrier, x: Array, fmt: Format) -> Array:
     words = ops.words(x)
     if fmt.ftz:
         return ops.values(mufu.ex2(words))
-    low = (words > np.uint32(0xC2FC0000)) & (words <= np.uint32(0xFF800000))
+    low = (words > _MINUS_126) & (words <= _MINUS_INFINITY)
+    _flag(ops, low & (words < _MINUS_151))
     # Half of a number of this size is one less in the exponent; infinity stays what it is.
-    halved = jnp.where(low & (words < np.uint32(0xFF800000)), words - _NORMAL, words)
+    halved = jnp.where(low & (words < _MINUS_INFINITY), words - _NORMAL, words)
     root = ops.values(mufu.ex2(halved))
-    # From -151 down the square is zero for certain; a factor of zero keeps it from raising the flag.
-    square = jnp.where(words < np.uint32(0xC3170000), root, ops.constant(0.0))
-    factor = jnp.where(low, square, ops.constant(1.0))
-    return ops.mul(root, factor, fmt)
+    return ops.mul(root, jnp.where(low, root, ops.constant(1.0)), fmt, check=False)
 
 
 def mufu_rcp(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``rcp.approx``; without .ftz an extreme operand is scaled, and so is the result."""
     if fmt.ftz:
         return ops.values(mufu.rcp(ops.words(x)))
-    scale = _extreme(ops, x)
-    return ops.mul(ops.values(mufu.rcp(ops.words(ops.mul(x, scale, fmt)))), scale, fmt)
+    scale, huge = _extreme(ops, x)
+    _flag(ops, huge)
+    scaled = ops.mul(x, scale, fmt, check=False)
+    return ops.mul(ops.values(mufu.rcp(ops.words(scaled))), scale, fmt, check=False)
 
 
 def mufu_rsq(ops: Carrier, x: Array, fmt: Format) -> Array:
-    """``rsqrt.approx``; -0 and negative numbers are flagged."""
-    small = _scaled(ops, x, fmt)
-    root = ops.values(mufu.rsq(ops.words(small)))
-    return root if fmt.ftz else ops.mul(root, jnp.where(small == x, 1.0, ops.constant(2.0**12)), fmt)
-
-
-def mufu_lg2(ops: Carrier, x: Array, fmt: Format) -> Array:
-    """``lg2.approx``; -0 and negative numbers are flagged."""
-    small = _scaled(ops, x, fmt)
-    result = ops.values(mufu.lg2(ops.words(small)))
-    return result if fmt.ftz else ops.sub(result, jnp.where(small == x, 0.0, ops.constant(24.0)), fmt)
-
-
-def _scaled(ops: Carrier, x: Array, fmt: Format) -> Array:
-    """``x``, without .ftz times 2**24 where it is subnormal. Flags -0 and negative numbers, which are not known."""
+    """``rsqrt.approx``; without .ftz a subnormal operand is scaled. -0 and negative numbers are flagged."""
     words = ops.words(x)
     ops.note(_negative(words))
     if fmt.ftz:
-        return x
-    return ops.mul(x, jnp.where(_subnormal(words), ops.constant(2.0**24), ops.constant(1.0)), fmt)
+        return ops.values(mufu.rsq(words))
+    small = _subnormal(words)
+    scaled = ops.mul(x, jnp.where(small, ops.constant(2.0**24), ops.constant(1.0)), fmt, check=False)
+    root = ops.values(mufu.rsq(ops.words(scaled)))
+    return ops.mul(root, jnp.where(small, ops.constant(2.0**12), ops.constant(1.0)), fmt, check=False)
 
 
-def _extreme(ops: Carrier, x: Array) -> Array:
-    """The power of two that keeps the reciprocal of ``x`` in the range of normal numbers."""
+def mufu_lg2(ops: Carrier, x: Array, fmt: Format) -> Array:
+    """``lg2.approx``; without .ftz a subnormal operand is scaled. -0 and negative numbers are flagged."""
+    words = ops.words(x)
+    ops.note(_negative(words))
+    if fmt.ftz:
+        return ops.values(mufu.lg2(words))
+    small = _subnormal(words)
+    scaled = ops.mul(x, jnp.where(small, ops.constant(2.0**24), ops.constant(1.0)), fmt, check=False)
+    result = ops.values(mufu.lg2(ops.words(scaled)))
+    return ops.sub(result, jnp.where(small, ops.constant(24.0), ops.constant(0.0)), fmt, check=False)
+
+
+def _extreme(ops: Carrier, x: Array) -> tuple[Array, Array]:
+    """The power of two that keeps the reciprocal of ``x`` normal, and where ``x`` is finite and above 2**126."""
     size = ops.words(x) & ~_SIGN
     scale = jnp.where(size < _NORMAL, ops.constant(2.0**24), ops.constant(1.0))
-    return jnp.where((size > np.uint32(253 << 23)) & (size <= _INFINITY), ops.constant(0.25), scale)
+    huge = (size > np.uint32(253 << 23)) & (size <= _INFINITY)
+    return jnp.where(huge, ops.constant(0.25), scale), huge & (size < _INFINITY)
 
 
 def div_full(ops: Carrier, a: Array, b: Array, fmt: Format) -> Array:
     """``div.full.f32``: both operands scaled where ``b`` is extreme, the reciprocal, and one product."""
-    scale = _extreme(ops, b)
-    reciprocal = ops.values(mufu.rcp(ops.words(ops.mul(b, scale, fmt))))
-    return ops.mul(ops.mul(a, scale, fmt), reciprocal, fmt)
+    scale, _ = _extreme(ops, b)
+    reciprocal = ops.values(mufu.rcp(ops.words(ops.mul(b, scale, fmt, check=False))))
+    # A quotient may be subnormal where the exponents are so far apart; with .ftz, where it may be flushed or not.
+    apart = _exponent(ops, a) - _exponent(ops, b)
+    ordinary = (a != 0) & (ops.abs(b) < jnp.inf)
+    _flag(ops, ordinary & (apart <= -125) & (apart >= (-127 if fmt.ftz else -152)))
+    return ops.mul(ops.mul(a, scale, fmt, check=False), reciprocal, fmt, check=False)
+
+
+def _exponent(ops: Carrier, x: Array) -> Array:
+    return ((ops.words(x) & ~_SIGN) >> np.uint32(23)).astype(jnp.int32)
+
+
+def _flag(ops: Carrier, risk: Array) -> None:
+    """Raise the flag of a carrier that holds no subnormal numbers.
+
+    The functions flag by their operands, not by their results: a flag that reads a result makes the compiler evaluate
+    the function twice.
+    """
+    if ops.width is bits.WIDTH32:
+        ops.note(risk)
 
 
 def fast_expf(ops: Carrier, x: Array, fmt: Format) -> Array:
     """CUDA's ``__expf`` and Triton's ``tl.exp``: ``ex2.approx`` of the rounded product with log2(e)."""
-    return mufu_ex2(ops, ops.mul(x, LOG2_E, fmt), fmt)
+    return mufu_ex2(ops, ops.mul(x, LOG2_E, fmt, check=False), fmt)
 
 
 def expf(ops: Carrier, x: Array, fmt: Format) -> Array:
     """CUDA's ``expf``."""
-    share = ops.fma(x, _float(tables.EXPF_STEPS), 0.5, fmt)
+    share = ops.fma(x, _float(tables.EXPF_STEPS), 0.5, fmt, check=False)
     share = jnp.where(share == share, jnp.clip(share, 0.0, 1.0), jnp.zeros_like(share))
     n = jnp.floor(share.astype(jnp.float64) * 252.0).astype(jnp.int32) - 126
-    whole = n.astype(ops.dtype)
-    rest = ops.fma(x, LOG2_E, -whole, fmt)
-    rest = ops.fma(x, _float(tables.EXPF_TAIL), rest, fmt)
+    rest = ops.fma(x, LOG2_E, -n.astype(ops.dtype), fmt, check=False)
+    rest = ops.fma(x, _float(tables.EXPF_TAIL), rest, fmt, check=False)
     power = ops.values(lax.bitcast_convert_type((n + 127) << 23, jnp.uint32))
-    # Below -105 the product is zero for certain; a factor of zero keeps it from raising the flag.
-    root = jnp.where(x < -105.0, ops.constant(0.0), ops.values(mufu.ex2(ops.words(rest))))
-    return ops.mul(root, power, fmt)
+    _flag(ops, (x < -87.0) & (x > (-87.5 if fmt.ftz else -105.0)))
+    return ops.mul(ops.values(mufu.ex2(ops.words(rest))), power, fmt, check=False)
 
 
 def logf(ops: Carrier, x: Array, fmt: Format) -> Array:
     """CUDA's ``logf``."""
     low = ops.compare("<", x, 2.0**-126)
-    m = ops.mul(x, jnp.where(low, ops.constant(2.0**23), ops.constant(1.0)), fmt)
+    m = ops.mul(x, jnp.where(low, ops.constant(2.0**23), ops.constant(1.0)), fmt, check=False)
     words = ops.words(m)
     offset = words - np.uint32(tables.LOGF_OFFSET)
     exponent = (lax.bitcast_convert_type(offset, jnp.int32) >> 23) - jnp.where(low, 23, 0)
-    t = ops.sub(ops.values(words - (offset & ~_FRACTION)), 1.0, fmt)
+    t = ops.sub(ops.values(words - (offset & ~_FRACTION)), 1.0, fmt, check=False)
     p = ops.constant(_float(tables.LOGF_POLYNOMIAL[0]))
     for coefficient in tables.LOGF_POLYNOMIAL[1:]:
-        p = ops.fma(p, t, _float(coefficient), fmt)
-    p = ops.fma(ops.mul(t, p, fmt), t, t, fmt)
-    result = ops.fma(exponent.astype(ops.dtype), _float(tables.LOGF_LN2), p, fmt)
+        p = ops.fma(p, t, _float(coefficient), fmt, check=False)
+    p = ops.fma(ops.mul(t, p, fmt, check=False), t, t, fmt, check=False)
+    result = ops.fma(exponent.astype(ops.dtype), _float(tables.LOGF_LN2), p, fmt, check=False)
     result = jnp.where(words >= _INFINITY, jnp.where(words == _INFINITY, m, jnp.nan), result)
     return jnp.where((words & ~_SIGN) == 0, -jnp.inf, result)
 
@@ -146,13 +167,15 @@ def fa4_exp2(ops: Carrier, x: Array, fmt: Format) -> Array:
     far = lax.bitcast_convert_type(x.astype(jnp.float64) + tables.FA4_SHIFT, jnp.uint64)
     far = float_of(far & ~np.uint64((1 << 29) - 1))
     rounded = jnp.where(x < 2.0**22, near, far).astype(ops.dtype)
-    fraction = ops.sub(x, ops.sub(rounded, tables.FA4_SHIFT, fmt), fmt)
+    whole = ops.sub(rounded, tables.FA4_SHIFT, fmt, check=False)
+    fraction = ops.sub(x, whole, fmt, check=False)
     p = ops.constant(_float(tables.FA4_POLYNOMIAL[0]))
     for coefficient in tables.FA4_POLYNOMIAL[1:]:
-        p = ops.fma(p, fraction, _float(coefficient), fmt)
+        p = ops.fma(p, fraction, _float(coefficient), fmt, check=False)
     words = (ops.words(rounded) << np.uint32(23)) + ops.words(p)
-    words = jnp.where(x == jnp.inf, np.uint32(0x7FC00000), words)
-    return ops.values(words, check=True)
+    # Exponent fields of 0, and past 255, where words wrap.
+    _flag(ops, ((x > -127.0) & (x < -126.0)) | (x >= 128.0))
+    return ops.values(jnp.where(x == jnp.inf, np.uint32(0x7FC00000), words))
 
 
 def _float(word: int) -> float:

@@ -189,7 +189,12 @@ def test_the_fast_carrier_is_right_or_flagged(name, fmt):
     assert wrong.size == 0, (wrong.size, words[:, wrong[0]], result[wrong[0]], expected[wrong[0]])
     numbers = np.concatenate([words, expected[None]])
     subnormal = (((numbers & 0x7FFFFFFF) - 1) < 0x7FFFFF).any(axis=0)
-    assert (risk & ~subnormal).mean() < 0.02, "flags without a subnormal number"
+    sensible = (
+        words[0] < 0x43000000 if name == "fa4.exp2" else np.True_
+    )  # its kernel gives it nothing above 127
+    assert (risk & ~subnormal & (sensible | (words[0] >= 1 << 31))).mean() < 0.02, (
+        "flags without a subnormal number"
+    )
 
 
 @pytest.mark.parametrize("name", ["mufu.ex2", "cuda.logf", "glibc.expf"])
