@@ -148,13 +148,16 @@ def fused(dot: DotProduct, a: Sequence[Operand], b: Sequence[Operand], acc: Arra
     """
     if not 0 < len(a) == len(b) <= dot.fused_length:
         raise ValueError(f"{len(a)} and {len(b)} operands; a block takes 1 to {dot.fused_length}")
+    products = [_product(dot, x, y) for x, y in zip(a, b, strict=True)]
+    return block(dot, [p for p, _ in products], acc, fraction=products[0][1])
+
+
+def _product(dot: DotProduct, x: Operand, y: Operand) -> tuple[Product, int]:
+    """The product, and the fraction bits of its magnitude."""
     up = max(dot.fraction_bits - 2 * SCALE, 0)
-    products: list[Product] = []
-    for x, y in zip(a, b, strict=True):
-        product = (_wide(x.significand) * np.int32(1 << up)) * _wide(y.significand)
-        sign = lax.shift_right_arithmetic(product, np.int32(31))
-        products.append(Product((product ^ sign) - sign, _wide(x.exponent) + _wide(y.exponent), sign))
-    return block(dot, products, acc, fraction=2 * SCALE + up)
+    product = (_wide(x.significand) * np.int32(1 << up)) * _wide(y.significand)
+    sign = lax.shift_right_arithmetic(product, np.int32(31))
+    return Product((product ^ sign) - sign, _wide(x.exponent) + _wide(y.exponent), sign), 2 * SCALE + up
 
 
 def _wide(x: Array) -> Array:
@@ -163,7 +166,7 @@ def _wide(x: Array) -> Array:
 
 def block(
     dot: DotProduct,
-    products: Sequence[Product],
+    products: Sequence[Product] | Product,
     acc: Array,
     *,
     fraction: int,
@@ -174,34 +177,50 @@ def block(
 
     Args:
         dot: the arithmetic.
-        products: the terms; magnitudes below ``2**(fraction + 2)``.
+        products: the terms, magnitudes below ``2**(fraction + 2)``. A list is written out, which is fast to run; one
+            `Product` with the terms along its leading axis is reduced, which is fast to compile.
         acc: bits of the accumulator, finite or not.
         fraction: fraction bits of the magnitudes, at least ``dot.fraction_bits``.
         bias: what the exponents of the products hold beyond their value (zeros: far below every exponent).
         negatives: int32, how many products have sign -1; None: it is counted here.
     """
     c, c_exponent, c_sign = _accumulator(acc, dot, bias)
-    top = functools.reduce(jnp.maximum, [p.exponent for p in products])
+    if isinstance(products, Product):
+        top = jnp.max(products.exponent, axis=0)
+    else:
+        top = functools.reduce(jnp.maximum, [p.exponent for p in products])
     top = jnp.maximum(jnp.maximum(top, c_exponent), np.int32(dot.exponent_floor + bias))
     down = top + np.int32(fraction - dot.fraction_bits) if fraction > dot.fraction_bits else top
-    # An arithmetic shift: right for every distance, and one instruction where the compiler sees that.
-    terms = [lax.shift_right_arithmetic(p.magnitude, down - p.exponent) ^ p.sign for p in products]
+    if isinstance(products, Product):
+        terms, signs = _aligned(products, down), products.sign
+    else:
+        terms, signs = [_aligned(p, down) for p in products], [p.sign for p in products]
     lift = dot.fraction_bits - (BASES[dot.output].p - 1)
     c_down = top + np.int32(-lift) if lift < 0 else top
     c = lax.shift_left(c, np.int32(lift)) if lift > 0 else c
-    c = (lax.shift_right_arithmetic(c, c_down - c_exponent) ^ c_sign) - c_sign
+    c = _aligned(Product(c, c_exponent, c_sign), c_down) - c_sign
     if negatives is None:
-        negatives = -functools.reduce(operator.add, [p.sign for p in products])
-    if _needs_halves(dot, len(products)):
+        negatives = -_total(signs)
+    if _needs_halves(dot, len(terms)):
         half = len(terms) // 2
-        magnitude, negative = _sum_of_halves(
-            functools.reduce(operator.add, terms[:half]) + negatives,
-            functools.reduce(operator.add, terms[half:]),
-            c,
-        )
+        magnitude, negative = _sum_of_halves(_total(terms[:half]) + negatives, _total(terms[half:]), c)
     else:
-        magnitude, negative = _sum(functools.reduce(operator.add, terms) + negatives, c)
+        magnitude, negative = _sum(_total(terms) + negatives, c)
     return _signed(_round(magnitude, top, dot, bias), negative, acc, dot)
+
+
+def _aligned(p: Product, top: Array) -> Array:
+    """The term in units of the quantum, less one where it is negative.
+
+    The shift is arithmetic: right for every distance, and one instruction where the compiler sees that.
+    """
+    return lax.shift_right_arithmetic(p.magnitude, top - p.exponent) ^ p.sign
+
+
+def _total(xs: Sequence[Array] | Array) -> Array:
+    if isinstance(xs, jax.Array):
+        return jnp.sum(xs, axis=0, dtype=jnp.int32)
+    return functools.reduce(operator.add, xs)
 
 
 def _needs_halves(dot: DotProduct, terms: int) -> bool:
@@ -310,26 +329,30 @@ def fused_any(
         fmt_a: format of ``a``.
         fmt_b: format of ``b``.
     """
-    out = BASES[dot.output]
-    nan, plus, minus = (jnp.zeros(acc.shape, bool) for _ in range(3))
-    left: list[Operand] = []
-    right: list[Operand] = []
-    for x, y in zip(a, b, strict=True):
-        (x_nan, x_inf, x_zero), (y_nan, y_inf, y_zero) = _classes(x, fmt_a), _classes(y, fmt_b)
-        infinite, bad = x_inf | y_inf, x_nan | y_nan
-        negative = _negative(x, fmt_a) ^ _negative(y, fmt_b)
-        nan = nan | bad | (x_inf & y_zero) | (x_zero & y_inf)
-        plus, minus = plus | (infinite & ~negative), minus | (infinite & negative)
-        left.append(decode(jnp.where(infinite | bad, x.dtype.type(0), x), fmt_a, dot))
-        right.append(decode(jnp.where(infinite | bad, y.dtype.type(0), y), fmt_b, dot))
-    word = fused(dot, left, right, acc).astype(jnp.uint32)
-    sign, infinity = np.uint32(1 << (out.bits - 1)), _infinity(out)
+    if not 0 < len(a) == len(b) <= dot.fused_length:
+        raise ValueError(f"{len(a)} and {len(b)} arrays of words; a block takes 1 to {dot.fused_length}")
+    x, y = (jnp.stack(jnp.broadcast_arrays(*side)) for side in (a, b))
+    x, y = (lax.expand_dims(z, range(1, 1 + acc.ndim - (z.ndim - 1))) for z in (x, y))
+    (x_nan, x_inf, x_zero), (y_nan, y_inf, y_zero) = _classes(x, fmt_a), _classes(y, fmt_b)
+    left = decode(jnp.where(x_inf | x_nan, x.dtype.type(0), x), fmt_a, dot)
+    right = decode(jnp.where(y_inf | y_nan, y.dtype.type(0), y), fmt_b, dot)
+    word = _fused(dot, left, right, acc).astype(jnp.uint32)
+    sign, infinity = np.uint32(1 << (BASES[dot.output].bits - 1)), _infinity(BASES[dot.output])
     old = acc.astype(jnp.uint32)
+    infinite, negative = x_inf | y_inf, _negative(x, fmt_a) ^ _negative(y, fmt_b)
+    nan = jnp.any(x_nan | y_nan | (x_inf & y_zero) | (x_zero & y_inf), axis=0)
     nan = nan | ((old & (sign - np.uint32(1))) > infinity)
-    plus, minus = plus | (old == infinity), minus | (old == (infinity | sign))
+    plus = jnp.any(infinite & ~negative, axis=0) | (old == infinity)
+    minus = jnp.any(infinite & negative, axis=0) | (old == (infinity | sign))
     word = jnp.where(plus, infinity, word)
     word = jnp.where(minus, infinity | sign, word)
     return jnp.where(nan | (plus & minus), sign - np.uint32(1), word).astype(acc.dtype)
+
+
+def _fused(dot: DotProduct, left: Operand, right: Operand, acc: Array) -> Array:
+    """`fused` on operands with the terms along the leading axis."""
+    product, fraction = _product(dot, left, right)
+    return block(dot, product, acc, fraction=fraction)
 
 
 def _classes(words: Array, fmt: Format) -> tuple[Array, Array, Array]:
