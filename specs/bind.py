@@ -58,13 +58,22 @@ def bind(
         ) from None
 
 
-def _bind(
-    spec: Spec,
-    context: Mapping[str, Any],
-    options: Mapping[str, Any] | None,
-    formats: Mapping[str, Format],
-) -> Program:
-    options = _options(spec, options or {})
+def integers(
+    spec: Spec, context: Mapping[str, Any], options: Mapping[str, Any] | None = None
+) -> dict[str, Scalar]:
+    """The values of ``[let]`` in ``context``, after variants and requirements; no line is typed.
+
+    Raises:
+        as `bind`.
+    """
+    applied, known = _applied(spec, context, _options(spec, options or {}), {})
+    return {name: known.let(name) for name in applied.file.let}
+
+
+def _applied(
+    spec: Spec, context: Mapping[str, Any], options: Mapping[str, Any], formats: Mapping[str, Format]
+) -> tuple[Spec, _Integers]:
+    """The spec with its variants laid over it, and its integers."""
     numbers = spec.file.numbers
     if numbers is None:
         raise SpecError(
@@ -72,14 +81,28 @@ def _bind(
             place=spec.place("numbers", ""),
             remedy="say compute = and inputs =",
         )
-    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
-    words = {word: inputs[word[0]].base for word in INPUT_FORMATS}
+    words = {word: formats.get(word[0], numbers.input_format(word[0])).base for word in INPUT_FORMATS}
     known = {**context, LENGTHS: batch_lengths(context), **words, **options}
+    found = _Integers(known, spec)
     for number, variant in enumerate(spec.file.variants):
-        if _Integers(known, spec).evaluate(variant.when, spec.place(f"variant.{number}", "when")):
+        if found.evaluate(variant.when, spec.place(f"variant.{number}", "when")):
             spec = spec.with_variant(number)
-    integers = _Integers(known, spec)
-    _require(spec, integers)
+            if variant.let or variant.drop:
+                found = _Integers(known, spec)
+    _require(spec, found)
+    return spec, found
+
+
+def _bind(
+    spec: Spec,
+    context: Mapping[str, Any],
+    options: Mapping[str, Any] | None,
+    formats: Mapping[str, Format],
+) -> Program:
+    options = _options(spec, options or {})
+    spec, integers = _applied(spec, context, options, formats)
+    numbers = spec.numbers
+    inputs = {name: numbers.input_format(name) for name in ("q", "k", "v")} | dict(formats)
     resolver = _Resolver(integers, options, set(spec.file.constants))
     levels: list[Level] = []
     views: dict[str, View] = {}

@@ -105,6 +105,12 @@ class _Checker:
                 place=self.origin,
                 remedy="the result of a row is the site output of [row]",
             )
+        for name in file.assumed.lines if file.assumed is not None else ():
+            if name not in self.sites:
+                where = self.at("assumed", "lines")
+                yield SpecError(
+                    f"assumed: no line '{name}'", place=where, remedy=did_you_mean(name, self.sites)
+                )
         owners: dict[str, str] = {}
         groups: list[tuple[str, Iterable[str]]] = [
             ("options", file.options),

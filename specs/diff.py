@@ -114,6 +114,7 @@ def diff(a: Spec, b: Spec) -> SpecDiff:
     """The difference of two specs, before any variant is applied; variants are matched by their condition."""
     lines = [*_pairs("numbers", _numbers(a), _numbers(b)), *_pairs("options", _options(a), _options(b))]
     lines += _pairs("require", _requires(a), _requires(b))
+    lines += _pairs("assumed", _assumed(a), _assumed(b))
     lines += _tables(a.file, b.file, a.levels, b.levels, a.sections, b.sections, "")
     theirs = {v.when: v for v in b.file.variants}
     for variant in a.file.variants:
@@ -238,6 +239,11 @@ def _numbers(spec: Spec) -> dict[str, str]:
 
 def _requires(spec: Spec) -> dict[str, str]:
     return {r.that: r.message for r in spec.file.requires}
+
+
+def _assumed(spec: Spec) -> dict[str, str]:
+    found = spec.file.assumed
+    return {} if found is None else dict.fromkeys(found.lines, found.why)
 
 
 def _options(spec: Spec) -> dict[str, str]:

@@ -57,6 +57,14 @@ class Spec:
         return self.file.numbers
 
     @property
+    def assumption(self) -> str:
+        """What every result of this spec has to say besides: which lines are assumed, and why; or nothing."""
+        found = self.file.assumed
+        if found is None:
+            return ""
+        return f"{self.name}: {', '.join(found.lines)} are assumed, not known: {found.why}"
+
+    @property
     def levels(self) -> dict[str, str]:
         """Level name to rule, outermost first."""
         return self.file.levels
@@ -129,10 +137,16 @@ class Spec:
         Raises:
             SpecError: the result is contradictory, such as one site in two sections.
         """
-        file, places = apply_variant(self.file, self.places, number)
-        out = Spec(file, self.origin, self.warnings, MappingProxyType(places))
-        check_spec(out.file, out.places, out.origin, variants=False)
-        return out
+        if number not in self._laid_over:
+            file, places = apply_variant(self.file, self.places, number)
+            out = Spec(file, self.origin, self.warnings, MappingProxyType(places))
+            check_spec(out.file, out.places, out.origin, variants=False)
+            self._laid_over[number] = out
+        return self._laid_over[number]
+
+    @cached_property
+    def _laid_over(self) -> dict[int, Spec]:
+        return {}
 
     def to_toml(self) -> str:
         """The canonical text: reading it gives an equal spec."""

@@ -39,6 +39,7 @@ def index(file: SpecFile, document: Document) -> Places:
             add(prefix + section, table, (*path, section))
 
     add("", ("name", "status", "summary", "extends", "drop"), ())
+    add("assumed", ("lines", "why"), ("assumed",))
     add("numbers", ("compute", "inputs"), ("numbers",))
     add("options", file.options, ("options",))
     for n in range(len(file.requires)):
@@ -74,6 +75,7 @@ def extend(
         "summary": child.summary,
         "extends": None,
         "sources": (*child.sources, *(s for s in base.sources if s not in child.sources)),
+        "assumed": child.assumed or base.assumed,
         "numbers": child.numbers or base.numbers,
         "options": {**{k: v for k, v in base.options.items() if k not in child.drop}, **child.options},
         "requires": (*base.requires, *child.requires),

@@ -60,6 +60,7 @@ TOP_KEYS = (
     "drop",
     "source",
     "require",
+    "assumed",
     "numbers",
     "options",
     "let",
@@ -145,6 +146,13 @@ class Require(Frozen):
 
     that: Expression
     message: Line
+
+
+class Assumed(Frozen):
+    """Lines that nobody outside knows: what stands there is one possibility, and every result through them says so."""
+
+    lines: Annotated[tuple[Identifier, ...], Field(strict=False, min_length=1, max_length=MAX_SITES)]
+    why: Line
 
 
 class Inputs(Frozen):
@@ -254,6 +262,7 @@ class SpecFile(Lines):
     extends: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
     sources: Annotated[tuple[Source, ...], Field(alias="source", strict=False, max_length=32)] = ()
     requires: Annotated[tuple[Require, ...], Field(alias="require", strict=False, max_length=32)] = ()
+    assumed: Assumed | None = None
     numbers: Numbers | None = None
     options: dict[Identifier, Option] = {}
     variants: Annotated[

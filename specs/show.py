@@ -29,6 +29,9 @@ def rows(spec: Spec) -> Iterator[Row]:
     for require in file.requires:
         yield "require", "that", require.that
         yield "", "message", require.message
+    if file.assumed is not None:
+        yield "assumed", "lines", ", ".join(file.assumed.lines)
+        yield "", "why", file.assumed.why
     yield from _table("options", {k: value(v) for k, v in file.options.items()})
     yield from _lines(file, file.levels)
     for variant in file.variants:

@@ -68,6 +68,9 @@ def to_toml(file: SpecFile) -> str:
         items = {"repository": source.repository, "commit": source.commit, "path": source.path}
         parts.append(table("[[source]]", {**items, **({"note": source.note} if source.note else {})}))
     parts += [table("[[require]]", {"that": r.that, "message": r.message}) for r in file.requires]
+    if file.assumed is not None:
+        names = ", ".join(quote(n) for n in file.assumed.lines)
+        parts.append(f"[assumed]\nlines = [{names}]\nwhy   = {quote(file.assumed.why)}\n")
     if file.numbers is not None:
         formats = file.numbers.inputs.model_dump(exclude_none=True)
         inner = ", ".join(f"{k} = {quote(v)}" for k, v in formats.items())

@@ -282,7 +282,10 @@ def spec_and_platform(name: str, platform: str) -> tuple[Spec, Platform]:
     from verify.backends import load_backend
 
     where = load_platform(platform)
-    return load_backend(name, where), where
+    spec = load_backend(name, where)
+    if spec.assumption:
+        typer.echo(f"warning: {spec.assumption}", err=True)
+    return spec, where
 
 
 def _cell(text: str) -> tuple[Spec, Platform]:

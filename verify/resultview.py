@@ -42,6 +42,7 @@ def result_json(result: Result, case: Case, spec: Spec) -> dict[str, Any]:
         "spec": spec.name,
         "spec_sha256": spec.content_hash,
         "platform": result.platform,
+        "assumed": spec.assumption or None,
         "backend": result.backend,
         "input": {"name": case.name, "sha256": case.hashes()},
         "context": dict(result.plan.context),

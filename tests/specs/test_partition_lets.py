@@ -1,0 +1,198 @@
+"""Partitions of the real kernels as their specs state them in ``[let]``, against tables from the originals."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs import SpecError, UnsupportedError, load_spec
+from specs.bind import bind, integers
+from specs.context import make_context
+from specs.formats import parse_format
+
+Row = dict[str, str]
+SMALL = Path(__file__).parents[1] / "data"
+WHOLE = Path(__file__).parents[3] / "shared" / "oracle"
+SPECS = {name: load_spec(name) for name in ("xqa.decode", "xqa.decode_fp8_sm90", "trtllm_gen.reduction")}
+GPU = {"sm_count": 132, "compute_capability": 90, "head_dim": 128}
+
+
+def lets(name: str, **context: Any) -> dict[str, Any]:
+    return integers(SPECS[name], make_context({**GPU, **context}))
+
+
+def check_xqa(row: Row) -> None:
+    heads, capacity = int(row["kv_heads"]), int(row["max_seq_len_capacity"])
+    shape = {
+        "sm_count": int(row["sm_count"]),
+        "batch": int(row["batch"]),
+        "kv_heads": heads,
+        "q_heads": heads,
+    }
+    found = lets("xqa.decode", kv_len=capacity, **shape)
+    assert found["nsub"] == int(row["mha_cu_grid_x"])
+    assert found["tiles"] == int(row["mha_cu_tiles256_total"])
+    assert -(-found["tiles"] // found["nsub"]) == int(row["mha_cu_max_tiles_per_subseq"])
+    found = lets("xqa.decode_fp8_sm90", kv_len=capacity, **shape)
+    assert found["bound"] == int(row["sm90_fp8_grid_y"])
+    assert found["nsub"] == int(row["sm90_fp8_effective_if_seq_eq_cap"])
+
+
+MODES = {"disabled": "Disabled(persistent)", "cga": "CgaSmemReduction", "gmem": "GmemReduction(in-kernel)"}
+
+
+def check_trtllm(row: Row) -> None:
+    heads = int(row["kv_heads"])
+    shape = {
+        "sm_count": int(row["sm_count"]),
+        "compute_capability": 100,
+        "batch": int(row["batch"]),
+        "kv_heads": heads,
+        "q_heads": heads * int(row["q_per_kv"]),
+        "kv_len": int(row["max_seq_len_kv"]),
+    }
+    assert row["step_kv"] == "256", "the option's default"
+    old = lets("trtllm_gen.reduction", flashinfer_version=618, **shape)
+    assert old["ctas"] == int(row["v0618_ctas_per_seq"])
+    assert MODES[old["mode"]] == row["v0618_mode"]
+    new = lets("trtllm_gen.reduction", flashinfer_version=702, **shape)
+    assert new["ctas"] == int(row["v072_ctas_per_seq"])
+    assert MODES[new["mode"]] == row["v072_mode"]
+    assert (new["total"], new["cluster"]) == (int(row["v072_total_ctas"]), int(row["v072_cluster_x"]))
+
+
+def check_layout(row: Row) -> None:
+    """Tiles, groups and who owns what: all but the warps of a group, which change no bit."""
+    capability, dim = int(row["arch"].removeprefix("sm").split("/")[0]), int(row["head_dim"])
+    if dim == 512 or row["kv"] == "nvfp4" or row["kernel"] != "mha.cu":
+        return  # not described; the spec refuses
+    kv = "e4m3fn" if row["kv"] == "fp8" else "bf16"
+    context = make_context(
+        {"kv_len": 9_999, "sm_count": 132, "compute_capability": capability, "head_dim": dim, "q_heads": 8}
+    )
+    spec = SPECS["xqa.decode"]
+    formats = {"q": parse_format("bf16"), "k": parse_format(kv), "v": parse_format(kv)}
+    program = bind(spec, context, formats=formats)
+    found = program.integers
+    groups, halves, owners = (int(found[n]) for n in ("G", "VH", "GX"))
+    assert groups == int(row["gemm1_warp_groups"])
+    assert spec.levels["sub"].startswith("deal(nsub, unit=256"), row["cta_tile_tokens"]
+    assert spec.levels["x"] == "tiles(64)", row["x_tile_tokens"]
+    assert found["VT"] == int(row["v_tile_tokens"])
+    slices = 64 // int(row["v_tile_tokens"])
+    tiles = ";".join(
+        f"g{g}:" + "/".join(str(x) for x in range(4) if x % owners == g // halves) for g in range(groups)
+    )
+    assert tiles == row["x_tiles_per_group"]
+    own_slices = ";".join(
+        f"g{g}:" + "/".join(str(s) for s in range(slices) if s % min(slices, groups) == g % halves)
+        for g in range(groups)
+    )
+    assert own_slices == row["v_slice_in_x_tile"]
+    assert str(owners > 1) == row["groups_have_separate_max_sum"]
+    hinted = "/".join(str(w) for w in range(4) if w // (4 // groups) // halves == w % owners)
+    assert hinted == row["gemm0_warps_receiving_rowmax_hint"]
+
+
+TABLES: list[tuple[str, str, int, int, Callable[[Row], None]]] = [
+    ("xqa_subseq_small.csv", "xqa_subseq.csv", 200, 3_000, check_xqa),
+    ("xqa_cta_layout.csv", "xqa_cta_layout.csv", 40, 40, check_layout),
+    ("trtllm_gen_ctas_small.csv", "trtllm_gen_ctas.csv", 200, 3_000, check_trtllm),
+]
+
+
+def replay(path: Path, check: Callable[[Row], None]) -> int:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        try:
+            check(row)
+        except AssertionError as error:
+            raise AssertionError(f"{row}: {error}") from None
+    return len(rows)
+
+
+@pytest.mark.parametrize(("small", "whole", "count", "all_rows", "check"), TABLES, ids=[t[1] for t in TABLES])
+def test_specs_cut_as_the_originals(
+    small: str, whole: str, count: int, all_rows: int, check: Callable[[Row], None]
+) -> None:
+    assert replay(SMALL / small, check) == count
+
+
+@pytest.mark.parametrize(("small", "whole", "count", "all_rows", "check"), TABLES, ids=[t[1] for t in TABLES])
+def test_specs_on_the_whole_tables(
+    small: str, whole: str, count: int, all_rows: int, check: Callable[[Row], None]
+) -> None:
+    if not (WHOLE / whole).exists():
+        pytest.skip("the whole table is not here: ../shared/oracle")
+    assert replay(WHOLE / whole, check) == all_rows
+
+
+SPOTS = (78, 108, 114, 132, 142, 148, 152, 170, 188)
+
+
+def test_published_counts_of_one_sequence() -> None:
+    """Batch 1, four KV heads, room for 131,072 tokens: one count for each number of SMs."""
+    shape: dict[str, Any] = {"kv_len": 131_072, "q_heads": 4, "kv_heads": 4}
+    mha = [lets("xqa.decode", **shape, sm_count=n)["nsub"] for n in SPOTS]
+    assert mha == [19, 27, 28, 33, 35, 37, 38, 42, 47]
+    fp8 = [lets("xqa.decode_fp8_sm90", **shape, sm_count=n)["nsub"] for n in SPOTS]
+    assert fp8 == [15, 20, 21, 25, 27, 28, 29, 32, 35]
+
+
+def test_trtllm_gen_counts_differ_by_version() -> None:
+    shape: dict[str, Any] = {"q_heads": 32, "kv_heads": 4, "sm_count": 148, "compute_capability": 100}
+    for tokens, old, new in (
+        (4_096, 8, 8),
+        (8_192, 16, 16),
+        (16_384, 32, 16),
+        (65_536, 37, 16),
+        (131_072, 37, 37),
+    ):
+        for version, count in ((618, old), (702, new)):
+            found = lets("trtllm_gen.reduction", kv_len=tokens, flashinfer_version=version, **shape)
+            assert found["ctas"] == count
+    graph = lets("trtllm_gen.reduction", kv_len=4_096, kv_capacity=131_072, cuda_graph=1, **shape)
+    assert graph["ctas"] == 37, "a captured graph keeps the count of the longest sequence"
+
+
+def test_windows_skip_whole_tiles() -> None:
+    found = lets("xqa.decode", kv_len=10_000, window=1_000)
+    assert (found["skip"], found["tiles"]) == (35, 5), "9,000 tokens are not seen: 35 tiles of 256"
+    found = lets("xqa.decode_fp8_sm90", kv_len=10_000, window=1_000)
+    assert (found["skip"], found["tiles"], found["nsub"]) == (140, 17, 17)
+    wide = lets("trtllm_gen.reduction", kv_len=10_000, window=1_000, compute_capability=100)
+    assert wide["reach"] == 1_255
+
+
+@pytest.mark.parametrize("name", ["xqa.decode", "trtllm_gen.reduction"])
+def test_an_empty_sequence_has_a_partition(name: str) -> None:
+    capability = 90 if name.startswith("xqa") else 100
+    assert lets(name, kv_len=0, compute_capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "cause"),
+    [
+        ("xqa.decode", {"q_len": 2}, "q_len = 2\n  one query token"),
+        ("xqa.decode", {"head_dim": 512}, "head_dim = 512\n  head_dim 64, 128 and 256"),
+        ("xqa.decode", {"q_heads": 65}, "q_heads = 65.*\n  the queries of one KV head fill at most 16 KiB"),
+        (
+            "xqa.decode",
+            {"compute_capability": 75},
+            "compute_capability = 75\n  the kernel is built for Ampere",
+        ),
+        ("xqa.decode_fp8_sm90", {"compute_capability": 120}, "built for Hopper alone"),
+        ("xqa.decode_fp8_sm90", {"kv_len": 0}, "an empty sequence leaves the output unwritten"),
+        ("trtllm_gen.reduction", {}, "compute_capability = 90\n  TRT-LLM-gen kernels exist for"),
+    ],
+)
+def test_what_a_kernel_does_not_take_is_refused(name: str, context: dict[str, Any], cause: str) -> None:
+    with pytest.raises(UnsupportedError, match=cause) as caught:
+        lets(name, **{"kv_len": 100, **context})
+    assert isinstance(caught.value, UnsupportedError)
+    assert not isinstance(caught.value, SpecError)
