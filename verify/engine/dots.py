@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import jax
@@ -10,19 +11,21 @@ import jax.numpy as jnp
 from specs.dot_products import DotProduct, find
 from specs.formats import BASES, Format
 from specs.nodes import Name, Node, Num, Reduce, Tree
-from specs.program import DEPTH
+from specs.program import DEPTH, DIM
 from verify.engine import bits, tensor_core
+from verify.engine import tensor_core_kernels as kernels
 from verify.engine.primitives import F32, Carrier
 from verify.engine.support import sum_factors
 from verify.engine.tensor_core import Operand
 from verify.engine.trees import Terms, integer
-from verify.engine.values import HEAD, LANES, ROW_AXIS, Val
+from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 if TYPE_CHECKING:
     from verify.engine.evaluate import Evaluator, Frame
 
 Array = jax.Array
 _UNROLL = 1  # blocks up to which a chain is written out; more compile in a loop
+_KERNEL_LENGTHS = (4, 8, 16, 32)  # K of the instructions that the kernels know
 _INSTRUCTIONS = ("mma", "wgmma", "tcgen05")
 
 
@@ -101,13 +104,18 @@ class Dots:
         self._watch(jnp.all(jnp.isfinite(values)), self._finite_input("k"))
         q = self.words(values, fmt_q)
         keys = arrays.k
+        k = integer(n.tree.ints[0])
+        if self._fast and k in _KERNEL_LENGTHS:
+            return self._result(
+                kernels.qk(dot, k, q, fmt_q, self.stored(keys, fmt_k), fmt_k, arrays.kv_len), out
+            )
         blocks, deep, tiles, heads, _, _ = keys.shape
         depth = deep * LANES
         q = jnp.pad(q, ((0, 0), (0, 0), (0, depth - q.shape[2])))
-        k = jnp.moveaxis(keys, (1, 4), (0, 1)).reshape(depth, blocks * tiles, heads, 1, LANES)
+        by_depth = jnp.moveaxis(keys, (1, 4), (0, 1)).reshape(depth, blocks * tiles, heads, 1, LANES)
         start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), _word(out))
         a = jnp.moveaxis(q, 2, 0)[:, None, :, :, None]
-        acc = self._chain(dot, n.tree, a, self.stored(k, fmt_k), start, fmt_q, fmt_k)
+        acc = self._chain(dot, n.tree, a, self.stored(by_depth, fmt_k), start, fmt_q, fmt_k)
         return self._result(acc, out)
 
     # -- everything else ----------------------------------------------------------------------------------
@@ -119,6 +127,8 @@ class Dots:
         assert pair is not None
         assert n.tree is not None
         dot, *formats, out = self._model(n, pair)
+        if self._fast and isinstance(pair[1], Name) and pair[1].id == "v" and over == (STEP, LANE):
+            return self._values(n, pair[0], dot, (formats[0], formats[1], out), live, frame)
         leaves = brackets.leaves(n, pair, over, live, frame, stored=True)
         start = None if n.start is None else walker.value(n.start, frame)
         groups = [p.axes for p in leaves.parts] + [leaves.alive.axes] + ([start.axes] if start else [])
@@ -142,6 +152,64 @@ class Dots:
         acc = jnp.broadcast_to(self.words(begin, out), self.axes.shape(axes))
         acc = self._chain(dot, n.tree, words[0], words[1], acc, formats[0], formats[1])
         return Val(self._result(acc, out), axes)
+
+    def _values(
+        self,
+        n: Reduce,
+        weight: Node,
+        dot: DotProduct,
+        formats: tuple[Format, Format, Format],
+        live: Val,
+        frame: Frame | None,
+    ) -> Val:
+        """Weights times V over the tokens of each innermost piece, by the kernel for it."""
+        walker, arrays, axes = self.walker, self.walker.arrays, self.axes
+        assert n.tree is not None
+        fmt_w, fmt_v, out = formats
+        levels = tuple(a for a in walker.program.level_names if frame is None or a not in frame.cut)
+        tokens = walker.cut(Val(arrays.tokens, (*walker.program.level_names, STEP, LANE)), frame)
+        groups = math.prod(axes.shape(levels))
+        where = axes.full(tokens, (*levels, STEP, LANE)).data.reshape(groups, -1)
+        full = (*levels, STEP, HEAD, ROW_AXIS, LANE)
+        there, w = (axes.full(x, full).data for x in (live, walker.value(weight, frame)))
+        self._watch(jnp.all(jnp.isfinite(w) | ~there), self._finite_input("v"))
+        words = jnp.where(there, self.words(w, fmt_w), jnp.zeros((), _word(fmt_w)))
+        steps, heads, rows, _ = words.shape[-4:]
+        words = words.reshape(groups, steps, heads, rows, LANES)
+        words = words.transpose(0, 2, 3, 1, 4).reshape(groups, heads, rows, steps * LANES)
+        if n.by is not None:
+            table = walker.positions.colours(walker.program.views[n.by], (STEP, LANE)).T  # [colour, slot]
+            spot, found = jnp.asarray(table.clip(0)), jnp.asarray(table >= 0)
+            where = jnp.where(found, where[:, spot], -1).reshape(groups * len(table), -1)
+            words = jnp.where(found, words[..., spot], 0).transpose(0, 3, 1, 2, 4)
+            words = words.reshape(groups * len(table), heads, rows, -1)
+        k, count = integer(n.tree.ints[0]), words.shape[-1]
+        size = k if k > LANES else LANES
+        extra = -count % size
+        words = jnp.pad(words, [(0, 0)] * 3 + [(0, extra)])
+        where = jnp.pad(where, [(0, 0), (0, extra)], constant_values=-1)
+        start = self.ops.constant(0.0) if n.start is None else walker.value(n.start, frame)
+        begin = start if isinstance(start, Val) else Val(start)
+        colour = () if n.by is None else (n.by,)
+        shaped = axes.union(levels, (HEAD, ROW_AXIS), colour, (DIM,))
+        acc = self.words(axes.full(begin, shaped).data, out)
+        kernel = (*levels, *colour, HEAD, ROW_AXIS, DIM)
+        acc = jnp.transpose(acc, [shaped.index(a) for a in kernel])
+        depth, dim = arrays.v.shape[2], axes.sizes[DIM]
+        acc = acc.reshape(len(words), heads, rows, dim)
+        acc = jnp.pad(acc, [(0, 0)] * 3 + [(0, depth * LANES - dim)])
+        acc = acc.reshape(len(words), heads, rows, depth, LANES).transpose(0, 1, 3, 2, 4)
+
+        def step(i: Array, acc: Array) -> Array:
+            part = jax.lax.dynamic_slice_in_dim(words, i * size, size, axis=3)
+            at = jax.lax.dynamic_slice_in_dim(where, i * size, size, axis=1)
+            values = self.stored(jnp.take(arrays.v, jnp.maximum(at, 0), axis=0, mode="clip"), fmt_v)
+            return kernels.values_step(dot, k, acc, part, fmt_w, values, fmt_v)
+
+        acc = jax.lax.fori_loop(jnp.int32(0), jnp.int32(words.shape[-1] // size), step, acc)
+        acc = acc.transpose(0, 1, 3, 2, 4).reshape(len(words), heads, rows, depth * LANES)[..., :dim]
+        acc = acc.reshape([axes.sizes[a] for a in kernel])
+        return Val(self._result(jnp.transpose(acc, [kernel.index(a) for a in shaped]), out), shaped)
 
     # -- chains -------------------------------------------------------------------------------------------
 
