@@ -14,7 +14,7 @@ from specs.bind import bind
 from specs.context import make_context
 from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
-from specs.program import CONSTANTS, DIM, Program
+from specs.program import CONSTANTS, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
 from verify.engine.run import Rows, Work, evaluate_sites
@@ -434,16 +434,18 @@ class Run:
             data = np.ascontiguousarray(data).view(storage_dtype(self.format_of(name)))
         hole = self._holes(levels, token)
         if hole is not None:
-            shape = (1, 1, *hole.shape, *(1 for a in kinds if a == DIM))
+            shape = (1, 1, *hole.shape, *[1] * (data.ndim - 2 - hole.ndim))
             data = np.where(hole.reshape(shape), np.array(False if is_bool else np.nan, data.dtype), data)
         return data
 
     def _holes(self, levels: list[str], token: bool) -> NDArray[np.bool_] | None:
-        names = self.program.level_names
+        """Where nothing stands; a position without some of the outer levels counts if it exists in any piece of them."""
         if token:
             hole = self.plan.tokens < 0
-        elif levels and tuple(levels) == names[: len(levels)]:
-            hole = ~self.plan.exists[levels[-1]]
+        elif levels:
+            outer = self.program.levels_to(levels[-1])
+            missing = tuple(i for i, name in enumerate(outer) if name not in levels)
+            hole = np.asarray(~self.plan.exists[levels[-1]].any(axis=missing))
         else:
             return None
         return hole if hole.any() else None
