@@ -81,7 +81,7 @@ def assert_same(got: Any, want: Any, what: str) -> None:
 
 
 def compare(case: Case, backend: str, run: Run, want: Mapping[str, Array], what: str) -> None:
-    """Sites of `run` against `want`, each [rows, ...] with the rows of the first KV head first.
+    """Sites of `run` against `want`, each [q_heads, ...] or [q_len, q_heads, ...].
 
     The engine is compared whole; the scalar definition in some rows, and in some columns of the output.
     """
@@ -98,6 +98,10 @@ def compare(case: Case, backend: str, run: Run, want: Mapping[str, Array], what:
     pairs = [divmod(int(i), rows) for i in picked]
     found = judge(run.program, run.plan, run.problem, run.scalars, list(want), pairs, dims)
     for name, expected in want.items():
+        if case.q.ndim == 3:  # [q_len, q_heads, ...] -> [kv_head, q_len, group, ...]
+            rest = expected.shape[2:]
+            expected = expected.reshape(run.problem.queries, heads, -1, *rest).swapaxes(0, 1)
+            expected = expected.reshape(heads * rows, *rest)
         expected = expected[picked]
         if "dim" in run.program.sites[name].type.axes:
             expected = expected[..., dims]

@@ -33,6 +33,8 @@ class Problem:
     sinks: Array | None = None
     segments: int = 16
     tile: int = 16
+    before_33: bool = False  # vLLM before 0.33.0: a maximum of -inf is kept as 0, and every segment counts
+    pruned: bool = True  # tiles outside the window are not visited (3D: from 0.14.1)
 
 
 @dataclass
@@ -79,7 +81,7 @@ def tiles(p: Problem, first: int, last: int, piece: Piece) -> None:
         weights = exp_triton(IEEE.sub(s, safe[:, None]))
         alpha = exp_triton(IEEE.sub(old, safe))
         piece.total = IEEE.fma(piece.total, alpha, tile_sum(weights))
-        piece.top = new
+        piece.top = safe if p.before_33 else new
         acc = IEEE.mul(piece.acc, alpha[:, None])
         piece.acc = chain(p.core, p.fmt, 16, round_to(p.fmt, weights)[:, None, :], v.T[None, :, :], acc)
 
@@ -93,7 +95,7 @@ def start(p: Problem, *, sinks: bool) -> Piece:
 def loop_range(p: Problem) -> tuple[int, int]:
     """Tiles that the window lets through."""
     n = len(p.k)
-    first = max(0, n - p.window) // p.tile if p.window else 0
+    first = max(0, n - p.window) // p.tile if p.window and p.pruned else 0
     return first, (n - 1) // p.tile + 1
 
 
@@ -139,6 +141,14 @@ def thread_sum(x: list[Array], s: list[Array], triton: str, sm: int) -> Array:
     return IEEE.add(IEEE.add(r[0], r[1]), IEEE.add(r[2], r[3]))
 
 
+def counted(p: Problem, pieces: list[Piece]) -> Array:
+    """[segments, group]: whose results the reduction takes."""
+    written = np.array([[x.written] * len(p.q) for x in pieces])
+    if p.before_33:
+        return written
+    return written & np.stack([(x.total > 0) & ~np.isneginf(x.top) for x in pieces])
+
+
 def reduce_segments(p: Problem, pieces: list[Piece], triton: str, sm: int) -> tuple[Array, Array, Array]:
     """Output of the format [group, d], quotient in f32, numerator."""
     rows, d = p.q.shape
@@ -147,7 +157,7 @@ def reduce_segments(p: Problem, pieces: list[Piece], triton: str, sm: int) -> tu
     tops = np.stack([x.top if x.written else np.full(rows, MINUS_INF) for x in pieces])
     totals = np.stack([x.total if x.written else np.zeros(rows, F32) for x in pieces])
     accs = np.stack([x.acc if x.written else np.zeros((rows, d), F32) for x in pieces])
-    valid = (totals > 0) & ~np.isneginf(tops)
+    valid = counted(p, pieces)
     top = largest(np.where(valid, tops, MINUS_INF), axis=0)
     with np.errstate(all="ignore"):
         scales = np.where(valid, exp_triton(IEEE.sub(tops, top)), F32(0)).astype(F32)

@@ -162,7 +162,8 @@ def absorb(p: Problem, state: Group, tile: Tile, v: list[Array], parts: list[Arr
             total = GPU.mul(total, beta)
             narrow = round_to(p.fmt, beta)[:, None].astype(np.float64)
             # a 16-bit multiply: exact in binary64, one rounding, subnormals kept
-            parts = [round_to(p.fmt, (part.astype(np.float64) * narrow).astype(F32)) for part in parts]
+            with np.errstate(invalid="ignore"):
+                parts = [round_to(p.fmt, (part.astype(np.float64) * narrow).astype(F32)) for part in parts]
     state.total = GPU.add(state.total, total)
     for part, rows in zip(parts, v, strict=True):
         state.acc = chain(p.core, p.fmt, 16, part[:, None, :], rows.T[None, :, :], state.acc)
