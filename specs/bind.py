@@ -84,12 +84,13 @@ def _applied(
     words = {word: formats.get(word[0], numbers.input_format(word[0])).base for word in INPUT_FORMATS}
     known = {**context, LENGTHS: batch_lengths(context), **words, **options}
     found = _Integers(known, spec)
+    _require(spec, found, of_let=False)
     for number, variant in enumerate(spec.file.variants):
         if found.evaluate(variant.when, spec.place(f"variant.{number}", "when")):
             spec = spec.with_variant(number)
             if variant.let or variant.drop:
                 found = _Integers(known, spec)
-    _require(spec, found)
+    _require(spec, found, of_let=True)
     return spec, found
 
 
@@ -144,13 +145,17 @@ def _bind(
     return replace(typed, levels=tuple(levels), integers=shown)
 
 
-def _require(spec: Spec, integers: _Integers) -> None:
-    """Refuse a shape, platform or input that the kernel does not take."""
+def _require(spec: Spec, integers: _Integers, *, of_let: bool) -> None:
+    """Refuse a shape, platform or input that the kernel does not take.
+
+    Requirements of integers in ``[let]`` come after the others: there a formula may have no value for a shape that the
+    others refuse, and variants change it.
+    """
     for n, require in enumerate(spec.file.requires):
         place = spec.place(f"require.{n}", "that")
-        if integers.evaluate(require.that, place):
-            continue
         names = dict.fromkeys(x.id for x in parse_expr(require.that, place).walk() if isinstance(x, Name))
+        if any(name in spec.file.let for name in names) != of_let or integers.evaluate(require.that, place):
+            continue
         found = ", ".join(f"{name} = {integers[name]}" for name in names if name in integers)
         raise UnsupportedError(f"{spec.name} does not take {found}", place=place, remedy=require.message)
 

@@ -45,6 +45,9 @@ CONTEXT: dict[str, Variable] = {
     "has_alibi": Variable("1: each query head has a slope of ALiBi", 0, high=1),
     "has_softcap": Variable("1: scores are capped", 0, high=1),
     "cuda_graph": Variable("1: captured in a CUDA graph", 0, high=1),
+    "batch_invariant": Variable(
+        "1: VLLM_BATCH_INVARIANT, results that do not depend on the batch", 0, high=1
+    ),
     "num_splits": Variable("split count given by the caller; 0: the kernel's own rule", 0, high=1 << 16),
     "sm_count": Variable("streaming multiprocessors of the GPU", None, low=1, high=1 << 16),
     "compute_capability": Variable("90 for Hopper, 100 for B200, 120 for SM120", None, high=1000),

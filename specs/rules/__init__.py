@@ -16,7 +16,7 @@ from specs.rules.flash_attention import (
     fa3_pv_from_registers,
     fa3_varlen_splits,
 )
-from specs.rules.flashinfer import flashinfer_kv_chunk, flashinfer_kv_tile, flashinfer_query_tile
+from specs.rules.flashinfer import flashinfer_kv_chunk, flashinfer_kv_tile, flashinfer_query_tile, longest
 from specs.rules.registry import call_rule, partition_rule, rule_names
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "flashinfer_kv_chunk",
     "flashinfer_kv_tile",
     "flashinfer_query_tile",
+    "longest",
     "partition_rule",
     "rule_names",
 ]

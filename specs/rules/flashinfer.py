@@ -25,6 +25,18 @@ def _shared(capability: int) -> tuple[int, int]:
 
 
 @partition_rule
+def longest(kv_lens: tuple[int, ...]) -> int:
+    """The largest length of the batch.
+
+    Raises:
+        ValueError: no lengths.
+    """
+    if not kv_lens:
+        raise ValueError("the lengths of the batch are not given: kv_lens")
+    return max(kv_lens)
+
+
+@partition_rule
 def flashinfer_query_tile(packed_rows: int, head_dim: int, kv_bytes: int, capability: int) -> int:
     """Packed query rows of one tile (``FA2DetermineCtaTileQ``): 16, 64 or 128 for head_dim up to 256.
 

@@ -17,7 +17,10 @@ from specs.formats import parse_format
 Row = dict[str, str]
 SMALL = Path(__file__).parents[1] / "data"
 WHOLE = Path(__file__).parents[3] / "shared" / "oracle"
-SPECS = {name: load_spec(name) for name in ("xqa.decode", "xqa.decode_fp8_sm90", "trtllm_gen.reduction")}
+SPECS = {
+    name: load_spec(name)
+    for name in ("xqa.decode", "xqa.decode_fp8_sm90", "trtllm_gen.reduction", "flashinfer.fa2_decode")
+}
 GPU = {"sm_count": 132, "compute_capability": 90, "head_dim": 128}
 
 
@@ -98,9 +101,27 @@ def check_layout(row: Row) -> None:
     assert hinted == row["gemm0_warps_receiving_rowmax_hint"]
 
 
+def check_flashinfer(row: Row) -> None:
+    heads, length, page = int(row["kv_heads"]), int(row["seq_len"]), int(row["page_size"])
+    found = lets(
+        "flashinfer.fa2_decode",
+        sm_count=int(row["sm_count"]),
+        batch=int(row["batch"]),
+        kv_heads=heads,
+        q_heads=heads,
+        kv_len=length,
+        page_size=page,
+        cuda_graph=int(row["cuda_graph"]),
+    )
+    assert found["found"] == int(row["kv_chunk_tokens"])
+    assert int(found["split"]) == int(row["split_kv"])
+    assert found["parts"] == int(row["chunks_per_request"])
+
+
 TABLES: list[tuple[str, str, int, int, Callable[[Row], None]]] = [
     ("xqa_subseq_small.csv", "xqa_subseq.csv", 200, 3_000, check_xqa),
     ("xqa_cta_layout.csv", "xqa_cta_layout.csv", 40, 40, check_layout),
+    ("flashinfer_decode_plan_small.csv", "flashinfer_decode_plan.csv", 200, 3_000, check_flashinfer),
     ("trtllm_gen_ctas_small.csv", "trtllm_gen_ctas.csv", 200, 3_000, check_trtllm),
 ]
 
@@ -160,6 +181,19 @@ def test_trtllm_gen_counts_differ_by_version() -> None:
     assert graph["ctas"] == 37, "a captured graph keeps the count of the longest sequence"
 
 
+def test_a_batch_invariant_plan_has_one_chunk() -> None:
+    shape: dict[str, Any] = {"kv_len": 10_000, "q_heads": 8, "kv_heads": 8}
+    assert lets("flashinfer.fa2_decode", **shape)["parts"] == 32
+    assert lets("flashinfer.fa2_decode", **shape, batch_invariant=1)["parts"] == 1
+    assert lets("flashinfer.fa2_decode", **shape, batch_invariant=1, cuda_graph=1)["parts"] == 1
+
+
+def test_the_merge_kernel_has_as_many_lanes_as_fit_a_block() -> None:
+    """128 threads, eight 16-bit values each."""
+    for dim, lanes in ((64, 16), (128, 8), (256, 4)):
+        assert lets("flashinfer.fa2_decode", kv_len=10_000, head_dim=dim)["lanes"] == lanes
+
+
 def test_windows_skip_whole_tiles() -> None:
     found = lets("xqa.decode", kv_len=10_000, window=1_000)
     assert (found["skip"], found["tiles"]) == (35, 5), "9,000 tokens are not seen: 35 tiles of 256"
@@ -188,6 +222,13 @@ def test_an_empty_sequence_has_a_partition(name: str) -> None:
         ),
         ("xqa.decode_fp8_sm90", {"compute_capability": 120}, "built for Hopper alone"),
         ("xqa.decode_fp8_sm90", {"kv_len": 0}, "an empty sequence leaves the output unwritten"),
+        (
+            "flashinfer.fa2_decode",
+            {"window": 50},
+            "window = 50, kv_len = 100\n  sliding windows are not described",
+        ),
+        ("flashinfer.fa2_decode", {"compute_capability": 75}, "the kernel takes bf16 on Ampere and later"),
+        ("flashinfer.fa2_decode", {"head_dim": 96}, "head_dim 64, 128 and 256 are described"),
         ("trtllm_gen.reduction", {}, "compute_capability = 90\n  TRT-LLM-gen kernels exist for"),
     ],
 )
