@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ np.savez(sys.argv[2], **found)
 
 @dataclass(frozen=True)
 class Shape:
-    """One call. ``spread``: rows of V differ by factors up to 2 ** (spread - 1), so that orders show."""
+    """One call. ``spread``: rows of V differ by factors up to 2 ** (spread - 1), so that orders show; ``sharp``
+    multiplies Q, ``small`` V."""
 
     queries: int
     keys: int
@@ -60,17 +62,19 @@ class Shape:
     causal: bool = False
     spread: int = 12
     seed: int = 0
+    sharp: float = 1.0
     small: float = 1.0
 
     @property
     def name(self) -> str:
         """A name for files and messages."""
-        return f"q{self.queries}.k{self.keys}.d{self.head_dim}.h{self.heads}.c{int(self.causal)}.s{self.seed}.{self.small}"
+        parts = (self.queries, self.keys, self.head_dim, self.heads, int(self.causal))
+        return "_".join(str(x) for x in (*parts, self.spread, self.seed, self.sharp, self.small))
 
     def arrays(self) -> tuple[Array, Array, Array]:
         """`q [heads, n, d]`, `k, v [heads, m, d]` in bfloat16."""
         rng = np.random.default_rng([self.queries, self.keys, self.head_dim, self.seed])
-        q = rng.standard_normal((self.heads, self.queries, self.head_dim))
+        q = rng.standard_normal((self.heads, self.queries, self.head_dim)) * self.sharp
         k = rng.standard_normal((self.heads, self.keys, self.head_dim))
         v = rng.standard_normal((self.heads, self.keys, self.head_dim)) * self.small
         v *= 2.0 ** rng.integers(0, self.spread, (self.heads, self.keys, 1))
@@ -100,13 +104,18 @@ def cpu_class() -> tuple[str, set[str]]:
     return vendor, flags
 
 
+def installed() -> str | None:
+    """The version of PyTorch that is installed."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
 def machine(folder: Path) -> Machine:
     """How the kernel of the spec is run here, if it can be; a shim is compiled into ``folder``."""
-    try:
-        from importlib.metadata import version
-
-        found = version("torch")
-    except ModuleNotFoundError:
+    found = installed()
+    if found is None:
         return Machine(skip=f"PyTorch is not installed: {REMEDY}")
     if found.split("+")[0] != VERSION:
         return Machine(skip=f"PyTorch {found} is installed, the spec is of {VERSION}: {REMEDY}")
