@@ -12,14 +12,23 @@ from dataclasses import replace
 from specs.errors import Place, SpecError, did_you_mean
 from specs.formats import BASES, Format
 from specs.functions import FUNCTIONS
-from specs.names import BUILTIN, HEAD_SCALARS, INDICES, SCALARS, constant, neutral
+from specs.names import (
+    BUILTIN,
+    HEAD_SCALARS,
+    INDICES,
+    SCALARS,
+    TENSOR_FORMATS,
+    constant,
+    is_literal,
+    is_mma,
+    neutral,
+)
 from specs.nodes import At, Cast, Cmp, Last, Logic, Name, Node, Num, Op, Owns, Pos, Prev, Reduce, Select
-from specs.program import CONSTANTS, DEPTH, DIM, ROW, TOKEN, Program, Site, State, Type, inside
+from specs.program import CONSTANTS, DEPTH, DIM, ROW, TOKEN, Program, Site, Type, inside
+from specs.states import Line, states_of
 
 _INT_OPS = frozenset({"+", "-", "*", "//", "%", "^", "neg", "min", "max", "abs", "ceildiv", "ceilpow2"})
 _NO_AXES: frozenset[str] = frozenset()
-
-Line = tuple[str, str, Node, Place]
 
 
 def infer(program: Program, lines: list[Line], starts: list[Line]) -> Program:
@@ -53,7 +62,7 @@ class _Inference:
                 )
             self.lines[name] = (section, name, expr, place)
         self.levels = program.level_names
-        self.states = self._states(starts)
+        self.states = states_of(starts, self.lines, self.levels)
         self.extras: dict[str, frozenset[str]] = dict.fromkeys(self.states, _NO_AXES)
         self.formats: dict[str, Format] = {}
         self.sites: dict[str, Site] = {}
@@ -93,33 +102,6 @@ class _Inference:
                 self.formats[name] = fmt
                 changed = True
         return changed
-
-    def _states(self, starts: list[Line]) -> dict[str, State]:
-        states: dict[str, State] = {}
-        for scope, name, start, place in starts:
-            if scope not in (ROW, *self.levels):
-                raise SpecError(
-                    f"[state.{scope}] names no level",
-                    place=place,
-                    remedy=did_you_mean(scope, (ROW, *self.levels)),
-                )
-            if name not in self.lines:
-                raise SpecError(
-                    f"state '{name}' is never updated",
-                    place=place,
-                    remedy=f"add a site called {name} in a level's section",
-                )
-            section = self.lines[name][0]
-            low = self.levels.index(scope) + 1 if scope in self.levels else 0
-            high = self.levels.index(section) + 1 if section in self.levels else 0
-            if high <= low:
-                raise SpecError(
-                    f"state '{name}' of [{scope}] is updated in [{section}], which is not inside it",
-                    place=place,
-                    remedy="update a state in a level inside its scope",
-                )
-            states[name] = State(name, scope, start, section, self.levels[low:high], place)
-        return states
 
     def _check_output(self) -> None:
         for name, most in (("output", frozenset({DIM})), ("lse", _NO_AXES)):
@@ -457,8 +439,19 @@ class _Inference:
                 self.it = None
             left |= t.axes
             new = replace(new, first=first)
+        if not self.lenient and n.tree is not None and any(is_mma(t) for t in n.tree.walk()):
+            self._check_factors(parts, place)
         fmt = parts[0][1].format if n.kind == "max" else n.format or self._compute(section)
         return new, Type("float", left, fmt)
+
+    def _check_factors(self, parts: list[tuple[Node, Type]], place: Place) -> None:
+        """Tensor cores read narrow formats; a literal takes that of the other factor."""
+        for factor, kind in parts:
+            base = (kind.format or self.program.compute).base
+            if base not in TENSOR_FORMATS and not is_literal(factor):
+                raise self._fail(
+                    factor, place, f"a tensor core does not read {base}", "cast the factor, as in bf16(x)"
+                )
 
     def _over(self, n: Reduce, axes: frozenset[str], section: str, place: Place) -> frozenset[str]:
         if n.over is not None:

@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from specs.formats import Format
-from specs.nodes import Node, Num, Op, Reduce, Tree
+from specs.names import is_literal, is_mma
+from specs.nodes import Reduce, Tree
 from specs.program import ROW
 from verify.definition.layout import Index, Point, Read, getter, move
 
@@ -23,7 +24,7 @@ def total(line: Line, n: Reduce) -> Float:
     fmt = n.format or line.format
     tree = n.tree
     assert tree is not None
-    fused = n.kind == "dot" and any(isinstance(t, Tree) and t.kind == "mma" for t in tree.walk())
+    fused = n.kind == "dot" and any(is_mma(t) for t in tree.walk())
 
     def factors(here: Line) -> list[Float]:
         return _factors(here, n) if fused else [here.number(a) for a in n.args]
@@ -42,7 +43,7 @@ def total(line: Line, n: Reduce) -> Float:
 
 def _factors(line: Line, n: Reduce) -> list[Float]:
     """The factors of an ``mma`` tree in the formats that the instruction takes: a literal takes the other's."""
-    literal = [_is_literal(a) for a in n.args]
+    literal = [is_literal(a) for a in n.args]
     formats = [line.format_of(a) for a in n.args]
     if literal == [True, False] or literal == [False, True]:
         formats = [formats[literal.index(False)]] * 2
@@ -50,10 +51,6 @@ def _factors(line: Line, n: Reduce) -> list[Float]:
         line.literal(a, fmt) if known else (line.number(a)[0], fmt)
         for a, fmt, known in zip(n.args, formats, literal, strict=True)
     ]
-
-
-def _is_literal(n: Node) -> bool:
-    return isinstance(n, Num) or (isinstance(n, Op) and n.op == "neg" and _is_literal(n.args[0]))
 
 
 def _with_first(line: Line, n: Reduce, tree: Tree, terms: Terms, formats: list[Format]) -> Float:

@@ -120,12 +120,20 @@ def test_a_literal_takes_the_format_of_the_other_factor() -> None:
     ("line", "platform", "message"),
     [
         ("dot(v, f16(v), mma(16))", "h200", r"no dot product mma of bf16 and f16 to f32"),
-        ("dot(v, v * 2, mma(16))", "h200", r"no dot product mma of bf16 and f32 to f32"),
+        ("dot(v, bf16(v), mma(16, wgmma))", "a100", r"no dot product wgmma of bf16 and bf16 to f32"),
     ],
 )
 def test_what_a_platform_does_not_have(line: str, platform: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"<text>:\d+:\d+: {message}"):
         value(f'output = "{line}"', [1.0], platform)
+
+
+@pytest.mark.parametrize("line", ["dot(v, v * 2, mma(16))", "dot(2 * v, 1, lanes(4, mma(16), seq()))"])
+def test_what_no_tensor_core_reads(line: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"<text>:\d+:\d+: a tensor core does not read f32\n.*cast the factor"
+    ):
+        walk(f'output = "{line}"', [1.0])
 
 
 def test_real_meaning() -> None:
