@@ -462,10 +462,8 @@ class _Parser:
             )
         if kind == "mma" and len(flags) > 1:
             raise self._error(n, "an mma tree is one instruction", "as in mma(16) or mma(16, wgmma)")
-        if "swap" in flags and "fma" not in flags:
-            raise self._error(n, "swap only means something with fma", "write seq(fma, swap)")
-        if "swap" in flags and "desc" in flags:
-            raise self._error(n, "swap and desc together", "swap is of the first two terms in visiting order")
+        if "swap" in flags and ("fma" not in flags or "desc" in flags):
+            raise self._error(n, "swap only means something with fma, in order", "write seq(fma, swap)")
         return Tree(kind, ints, flags, inner, at=n.col_offset)
 
     @staticmethod

@@ -66,6 +66,19 @@ A, B, C = Name("a"), Name("b"), Name("c")
         ("any(a > b, over=row)", Reduce("any", (Cmp(">", A, B),), over=("row",))),
         ("sum(a, seq())", Reduce("sum", (A,), Tree("seq"))),
         ("dot(a, b, seq(fma, swap))", Reduce("dot", (A, B), Tree("seq", flags=("fma", "swap")))),
+        ("sum(a, seq(desc))", Reduce("sum", (A,), Tree("seq", flags=("desc",)))),
+        (
+            "sum(a, whole(4, seq(), seq(desc)))",
+            Reduce("sum", (A,), Tree("whole", (Num("4"),), (), (Tree("seq"), Tree("seq", flags=("desc",))))),
+        ),
+        (
+            "sum(a, chunks(n, 1, seq(), pairwise(), cycle))",
+            Reduce(
+                "sum",
+                (A,),
+                Tree("chunks", (Name("n"), Num("1")), ("cycle",), (Tree("seq"), Tree("pairwise"))),
+            ),
+        ),
         ("sum(a, exact(), over=(g, token))", Reduce("sum", (A,), Tree("exact"), over=("g", "token"))),
         (
             "sum(a, seq(), by=g, first=it * 2)",
@@ -162,6 +175,10 @@ REFUSED = [
     ("sum(a, seq(4))", 8, r"seq\(\) takes 0 integer", ""),
     ("sum(a, lanes(4, seq()))", 8, r"lanes\(\) takes 1 integer\(s\) and 2 inner", ""),
     ("dot(a, b, seq(swap))", 11, "swap only means something with fma", ""),
+    ("dot(a, b, seq(fma, swap, desc))", 11, "in order", ""),
+    ("sum(a, whole(4, seq()))", 8, r"whole\(\) takes 1 integer\(s\) and 2 inner tree", ""),
+    ("sum(a, chunks(seq(), seq()))", 8, r"chunks\(\) takes 1 to 8 integer", ""),
+    ("sum(a, lanes(4, seq(), seq(), cycle))", 8, r"lanes\(\) takes 1 integer", ""),
     ("dot(a, b, seq(fma, fma))", 20, "'fma' twice", ""),
     ("sum(a, seq(fma))", 1, "no products to fuse", ""),
     ("max(a, over=g, by=h)", 1, r"max\(\) takes over= only", ""),
@@ -231,7 +248,7 @@ def test_what_unfolds_without_bound_is_refused() -> None:
 
 TEXT = """
 a b inf 0 1 2.5 1e9 0x10 'w' exp fma max min sum dot any select prev last pos owns at bits bf16 f32.ftz real
-seq pairwise butterfly lanes chunks mma exact tiles pieces deal view unit= over= by= start= first= desc fma swap
+seq pairwise butterfly lanes chunks whole cycle mma exact tiles pieces deal view unit= over= by= start= first= desc fma swap
 ( ) ( ) ( ) , , + - * / // % ^ < == and or not . = [ ] : lambda if else for in ** ~ ; await yield
 """
 WORDS = st.lists(st.sampled_from(TEXT.split()), max_size=25)
