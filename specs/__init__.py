@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from specs.errors import FidelityError, InputError, Place, SpecError, UlpscopeError, UnsupportedError
     from specs.loader import Spec, load_spec, parse_spec
     from specs.models import ModelShape, load_model
-    from specs.platforms import Platform, load_platform, load_requested, resolve_requested
+    from specs.platforms import Platform, load_platform
+    from specs.requested import load_requested, resolve_kernel, resolve_requested
     from specs.workloads import Workload, load_workload
 
 _HOMES = {
@@ -27,11 +28,12 @@ _HOMES = {
     "Workload": "workloads",
     "load_model": "models",
     "load_platform": "platforms",
-    "load_requested": "platforms",
+    "load_requested": "requested",
     "load_spec": "loader",
     "load_workload": "workloads",
     "parse_spec": "loader",
-    "resolve_requested": "platforms",
+    "resolve_kernel": "requested",
+    "resolve_requested": "requested",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "load_spec",
     "load_workload",
     "parse_spec",
+    "resolve_kernel",
     "resolve_requested",
 ]
 

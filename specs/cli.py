@@ -12,11 +12,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specs.errors import SpecError, UlpscopeError
+
+if TYPE_CHECKING:
+    from specs.requested import Requested
 
 app = typer.Typer(
     name="spec",
@@ -69,7 +72,8 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
         from specs.discover import every
         from specs.loader import load_spec
         from specs.models import load_model
-        from specs.platforms import load_platform, load_requested
+        from specs.platforms import load_platform
+        from specs.requested import load_requested
         from specs.workloads import load_workload
 
         specs: list[dict[str, Any]] = []
@@ -123,7 +127,7 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
         ("workloads", [(w.name, f"{len(w.ranges)} ranges, {w.tokens} tokens") for w in workloads]),
         (
             "backends to ask for",
-            [(n, r.any or ", ".join(dict.fromkeys(r.by_capability.values()))) for n, r in requested.items()],
+            [(n, _means(r)) for n, r in requested.items()],
         ),
     ]
     width = max(len(name) for _, items in groups for name, _ in items)
@@ -131,6 +135,14 @@ def list_command(output: FormatOption = OutputFormat.text) -> None:
         typer.echo(f"{title}:")
         for name, text in items:
             typer.echo(f"  {name:<{width}}  {text}")
+
+
+def _means(asked: Requested) -> str:
+    """What a name to ask for stands for, on one line."""
+    defined = [asked.any] if asked.any else list(dict.fromkeys(asked.by_capability.values()))
+    kernels = dict.fromkeys(c.spec or c.ask for c in asked.kernels if c.refuse is None)
+    parts = [", ".join(str(x) for x in names) for names in (defined, kernels) if names]
+    return "; kernels: ".join(parts) if defined else f"kernels: {''.join(parts)}"
 
 
 @app.command()

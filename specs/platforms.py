@@ -1,4 +1,4 @@
-"""GPUs and classes of CPU as data, and what a request for an attention backend runs on each of them."""
+"""GPUs and classes of CPU as data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, m
 from specs.discover import resolve
 from specs.document import read_document, validate
 from specs.dot_products import DotProduct
-from specs.errors import SpecError, UnsupportedError, did_you_mean
+from specs.errors import SpecError
 from specs.schema import Frozen, Line, RefusalError, SpecName
 
-REQUESTED = Path(__file__).parent / "requested.toml"
 Positive = Annotated[int, Field(ge=1, le=1 << 16)]
 File = TypeVar("File", bound="NamedFile")
 
@@ -92,22 +91,6 @@ class Platform(NamedFile):
         return f"{self.compute_capability // 10}.{self.compute_capability % 10}"
 
 
-class Requested(Frozen):
-    """What runs where a user asks for one name: a spec by compute capability, or one spec everywhere."""
-
-    title: Line
-    any: SpecName | None = None
-    by_capability: dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}$")], SpecName] = Field({})
-    note: Line = ""
-
-
-class RequestedFile(Frozen):
-    """The table ``requested.toml``."""
-
-    schema_version: Annotated[Literal[1], Field(alias="schema")]
-    requested: dict[str, Requested]
-
-
 def load_file(model: type[File], name_or_path: str | Path, what: str) -> File:
     """The platform, model or workload of a name or path.
 
@@ -133,30 +116,3 @@ def load_platform(name_or_path: str | Path) -> Platform:
         SpecError: unknown name, or a file that is not a platform (``sm_count = 0`` among them).
     """
     return load_file(Platform, name_or_path, "platform")
-
-
-def load_requested() -> dict[str, Requested]:
-    """What users ask for, by name: ``flashinfer``, ``triton``, ..."""
-    return validate(RequestedFile, read_document(REQUESTED)).requested
-
-
-def resolve_requested(name: str, platform: Platform) -> str:
-    """The name of the spec that runs where a user asks for ``name`` on ``platform``.
-
-    Raises:
-        SpecError: nothing of that name can be asked for.
-        UnsupportedError: it runs on this platform with a kernel that no spec describes.
-    """
-    table = load_requested()
-    if name not in table:
-        raise SpecError(f"unknown backend '{name}'", remedy=did_you_mean(name, table))
-    asked = table[name]
-    spec = asked.by_capability.get(str(platform.compute_capability), asked.any)
-    if spec is None:
-        major = ", ".join(f"{int(c) // 10}.{int(c) % 10}" for c in asked.by_capability)
-        raise UnsupportedError(
-            f"{asked.title} on {platform.name} (compute capability {platform.capability}) has no spec",
-            place=f"requested backend '{name}'",
-            remedy=f"it is described for compute capability {major}; {asked.note}".rstrip("; "),
-        )
-    return spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -166,7 +166,7 @@ def plan(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = spec_and_platform(spec, platform)
+        loaded, where = spec_and_platform(spec, platform, context)
         found = make_plan(loaded, where, options=options_of(options), **context)
         answer.data(plan_json(found, loaded, where))
         for line in plan_text(found):
@@ -215,7 +215,7 @@ def emulate(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = spec_and_platform(spec, platform)
+        loaded, where = spec_and_platform(spec, platform, context)
         case = get_case(file, teaching, seed, context)
         names = site_names(loaded) if explain_tokens else ()
         result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
@@ -276,13 +276,15 @@ def compare(
         answer.close(verdict, diverged=fail and not found.identical)
 
 
-def spec_and_platform(name: str, platform: str) -> tuple[Spec, Platform]:
+def spec_and_platform(
+    name: str, platform: str, context: Mapping[str, Any] | None = None
+) -> tuple[Spec, Platform]:
     """A spec, by its name, its path or what users ask for (``flashinfer``), and the platform that it runs on."""
     from specs import load_platform
     from verify.backends import load_backend
 
     where = load_platform(platform)
-    spec = load_backend(name, where)
+    spec = load_backend(name, where, context)
     if spec.assumption:
         typer.echo(f"warning: {spec.assumption}", err=True)
     return spec, where
