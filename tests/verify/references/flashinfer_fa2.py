@@ -16,7 +16,6 @@ from .dots import Core, chain
 from .floats import F32, GPU, Array, larger, largest, round_to
 from .mufu import LOG2E, ex2, lg2, rcp
 
-WARPS = 4
 MINUS_INF = F32(-np.inf)
 MOST_NEGATIVE = F32(np.finfo(F32).min)
 
@@ -32,7 +31,7 @@ class Problem:
     core: Core
     tile: int
     fmt: str = "bf16"
-    v_scale: float | None = None
+    warps: int = 4  # that share the tokens of a tile; 1 for more than 16 query heads a KV head
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,32 @@ def plan(
     return graph or low < longest, low * page
 
 
+def join(top: Array, total: Array, acc: Array) -> tuple[Array, Array, Array]:
+    """The warps' states [warps, rows, ...] in order: maximum, sum, output."""
+    rows = top.shape[1]
+    new, norm = np.full(rows, MINUS_INF), np.ones(rows, F32)
+    for w in range(len(top)):
+        old = new
+        new = larger(old, top[w])
+        fall, lag = (ex2(larger(GPU.sub(m, new), MINUS_INF)) for m in (old, top[w]))
+        norm = GPU.fma(norm, fall, GPU.mul(total[w], lag))
+    out = np.zeros_like(acc[0])
+    for w in range(len(top)):
+        out = GPU.fma(acc[w], ex2(larger(GPU.sub(top[w], new), MINUS_INF))[:, None], out)
+    return new, norm, out
+
+
 def chunk(p: Problem, begin: int, end: int) -> Piece:
     """One CTA over tokens [begin, end)."""
     rows, d = p.q.shape
     k_log2 = GPU.mul(F32(p.scale), LOG2E)
-    share = p.tile // WARPS
-    top = np.full((WARPS, rows), MINUS_INF)
-    total = np.ones((WARPS, rows), F32)
-    acc = np.zeros((WARPS, rows, d), F32)
+    share = p.tile // p.warps
+    top = np.full((p.warps, rows), MINUS_INF)
+    total = np.ones((p.warps, rows), F32)
+    acc = np.zeros((p.warps, rows, d), F32)
     for iteration in range(-(-(end - begin) // p.tile)):
-        for w in range(WARPS):
-            start = begin + (iteration * WARPS + w) * share
+        for w in range(p.warps):
+            start = begin + (iteration * p.warps + w) * share
             live = max(0, min(share, end - start))
             k, v = np.zeros((share, d), F32), np.zeros((share, d), F32)
             k[:live], v[:live] = p.k[start : start + live], p.v[start : start + live]
@@ -96,19 +110,12 @@ def chunk(p: Problem, begin: int, end: int) -> Piece:
             total[w] = chain(p.core, p.fmt, 16, x, np.ones_like(x), total[w])
             acc[w] = chain(p.core, p.fmt, 16, x[:, None, :], v.T[None, :, :], acc[w])
     top = np.where(np.isneginf(top), top, GPU.mul(top, k_log2))
-    new, norm = np.full(rows, MINUS_INF), np.ones(rows, F32)
-    for w in range(WARPS):
-        old = new
-        new = larger(old, top[w])
-        fall, lag = (ex2(larger(GPU.sub(m, new), MINUS_INF)) for m in (old, top[w]))
-        norm = GPU.fma(norm, fall, GPU.mul(total[w], lag))
-    out = np.zeros((rows, d), F32)
-    for w in range(WARPS):
-        out = GPU.fma(acc[w], ex2(larger(GPU.sub(top[w], new), MINUS_INF))[:, None], out)
+    if p.warps == 1:
+        new, norm, out = top[0], total[0], acc[0]
+    else:
+        new, norm, out = join(top, total, acc)
     inverse = np.where(np.isneginf(new), F32(0), rcp(norm))
     out = GPU.mul(out, inverse[:, None])
-    if p.v_scale is not None:
-        out = GPU.mul(out, F32(p.v_scale))
     return Piece(round_to(p.fmt, out), GPU.add(lg2(norm), new), new, norm)
 
 

@@ -85,7 +85,8 @@ def larger(a: Any, b: Any) -> Array:
     """FMNMX: a NaN is passed over, +0 is larger than -0."""
     a, b = np.broadcast_arrays(np.asarray(a, F32), np.asarray(b, F32))
     best = np.fmax(a, b)
-    return np.where((a == 0) & (b == 0), a + b, best).astype(F32)  # only -0 + -0 is -0
+    minus = (a == 0) & (b == 0) & np.signbit(a) & np.signbit(b)
+    return np.where((a == 0) & (b == 0), np.where(minus, F32(-0.0), F32(0)), best).astype(F32)
 
 
 def largest(x: Array, axis: int) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import flash_attn2 as fa2
+from . import flashinfer_fa2 as flashinfer
 from . import triton_attention as triton
 from . import trtllm_gen, xqa, xqa_fp8
 from .floats import F32, Array
@@ -182,3 +183,37 @@ def trtllm_reduction(case: Case, backend: str, what: str) -> None:
     if "sinks" not in case.features:
         assert_same(run.outward("denominator"), total, what + " sum")
     assert_same(np.asarray(run.outward("m"))[:, -1], top, what + " maximum")
+
+
+def flashinfer_decode(case: Case, backend: str, what: str) -> None:
+    """Output and base-2 log-sum-exp; the plan is the program's own, the tile that of the spec's rule."""
+    run = case.start(backend)
+    integers, context, n = run.plan.program.integers, case.context, len(case.k)
+    group, page = case.q.shape[0] // case.k.shape[1], context.get("page_size", 16)
+    lens = list(context.get("kv_lens", (n,) * context.get("batch", 1)))
+    split, tokens = flashinfer.plan(
+        lens,
+        case.device.sm_count,
+        case.k.shape[1],
+        page,
+        graph=bool(context.get("cuda_graph", 0)),
+        group=group,
+        tile_q=int(integers["QT"]),
+    )
+    outs: list[Array] = []
+    lses: list[Array] = []
+    for q, k, v, _ in per_head(case):
+        p = flashinfer.Problem(
+            q,
+            k,
+            v,
+            case.q.shape[-1] ** -0.5,
+            core_of(case.device),
+            int(integers["T"]),
+            case.fmt,
+            int(integers["warps"]),
+        )
+        out, lse, _ = flashinfer.decode(p, tokens if split else None)
+        outs.append(out)
+        lses.append(lse)
+    compare(case, backend, run, {"output": np.concatenate(outs), "lse2": np.concatenate(lses)}, what)
