@@ -30,17 +30,14 @@ class Function:
     evidence: str = ""
 
 
-_EX2 = (
-    "replayed: ten ex2.approx words of a GB200; the share of wrong corrections logged on an A100; "
-    "data path of G80 (envytools)"
-)
+_EX2 = "replayed: ten ex2.approx words of a GB200; data path of G80 (envytools)"
 _RCP = (
     "replayed: error counts over all significands logged on A100, L40S and H100; data path of G80 (envytools)"
 )
 _LG2 = "model only: data path of G80 (envytools); no words of a later GPU"
 
-_TORCH = "run: every f32 number through PyTorch 2.13.0 on AVX-512"
-_GLIBC = "run: every f32 number through glibc 2.36 on x86-64 with FMA"
+_TORCH = "run: every f32 number with a result that is not trivial, through PyTorch 2.13.0 on AVX-512"
+_GLIBC = "run: every f32 number with a result that is not trivial, through glibc 2.36 on x86-64 with FMA"
 
 
 FUNCTIONS: dict[str, Function] = {
