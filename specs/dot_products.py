@@ -127,9 +127,9 @@ def find(
         f"{d.instruction}({' or '.join(map(str, d.lengths)) or 'k'}) of {'/'.join(d.inputs)} to {d.output}"
         for d in known
     )
+    length = "" if k is None else f" in instructions of {k} terms"
     raise UnsupportedError(
-        f"no dot product {instruction}{'' if k is None else f'({k})'} of {a.base} and {b.base} to {output.base}"
-        " is described for this platform",
+        f"no dot product {instruction} of {a.base} and {b.base} to {output.base}{length} is described for this platform",
         place=place,
         remedy=f"described: {have or 'none'}",
     )
