@@ -25,8 +25,16 @@ from verify.engine.primitives import ZERO, x64
 from verify.engine.run import dispatch
 from verify.sweep import KVCache
 
-SPECS = ("flash_attention_2", "triton", "xqa", "trtllm_gen")
-PLATFORM = {"trtllm_gen": "b200"}
+SPECS = (
+    "walkthrough.flash_attention_2",
+    "walkthrough.triton",
+    "walkthrough.xqa",
+    "walkthrough.trtllm_gen",
+    "flash_attn2.splitkv_decode",
+    "vllm_triton.decode_3d",
+    "xqa.decode",
+)
+PLATFORM = {"walkthrough.trtllm_gen": "b200"}
 Q_HEADS, KV_HEADS, HEAD_DIM, SCALE = 24, 4, 256, 2.0**-4
 
 
@@ -72,14 +80,14 @@ def baselines(q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any]]:
 
 def candidate(name: str, q: Any, k: Any, v: Any) -> tuple[Callable[[], Any], float, float, float]:
     """The compiled emulation of one spec; milliseconds to prepare K and V, to plan, and seconds to compile."""
-    spec = load_spec(f"walkthrough.{name}")
+    spec = load_spec(name)
     platform = load_platform(PLATFORM.get(name, "h200"))
     started = time.perf_counter()
     cache = KVCache(spec, k, v)
     prepared = time.perf_counter()
     run = cache.run(spec, platform, q, k.shape[0], scale=SCALE, more=False)
     planned = time.perf_counter()
-    recipe, dynamic = dispatch(run.work(), ["output", "lse"])
+    recipe, dynamic = dispatch(run.work(), [n for n in ("output", "lse") if n in run.program.sites])
     with x64():
         function = compiled(recipe)
         dynamic = jax.device_put(dynamic)
@@ -133,12 +141,12 @@ def main() -> None:
         f"\n{options.tokens} tokens, {Q_HEADS} query heads, {KV_HEADS} KV heads, head_dim {HEAD_DIM}; {options.runs} rounds"
     )
     print(
-        f"{'':20s}wall ms (median, range)          CPU ms (median, range)           wall ratio to {best} (median, range)"
+        f"{'':30s}wall ms (median, range)          CPU ms (median, range)           wall ratio to {best} (median, range)"
     )
     for name, pairs in times.items():
         ratios = [a[0] / b[0] for a, b in zip(pairs, times[best], strict=True)]
         print(
-            f"{name:20s}{spread([w for w, _ in pairs]):32s} {spread([c for _, c in pairs]):32s} {spread(ratios)}"
+            f"{name:30s}{spread([w for w, _ in pairs]):32s} {spread([c for _, c in pairs]):32s} {spread(ratios)}"
         )
     if options.oracle:
         oracle(names, times)
@@ -154,11 +162,7 @@ def oracle(names: list[str], times: dict[str, list[tuple[float, float]]]) -> Non
     q = rng.standard_normal((1, dim)).astype(ml_dtypes.bfloat16)
     for name in names:
         platform = load_platform(PLATFORM.get(name, "h200"))
-        _, cpu = timed(
-            lambda n=name, p=platform: emulate(
-                load_spec(f"walkthrough.{n}"), p, q=q, k=k, v=v, backend="oracle"
-            )
-        )
+        _, cpu = timed(lambda n=name, p=platform: emulate(load_spec(n), p, q=q, k=k, v=v, backend="oracle"))
         slow = cpu / (tokens * dim)
         fast = float(np.median([c for _, c in times[name]])) / (27_525 * Q_HEADS * HEAD_DIM)
         print(

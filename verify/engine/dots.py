@@ -203,7 +203,10 @@ class Dots:
         def step(i: Array, acc: Array) -> Array:
             part = jax.lax.dynamic_slice_in_dim(words, i * size, size, axis=3)
             at = jax.lax.dynamic_slice_in_dim(where, i * size, size, axis=1)
-            values = self.stored(jnp.take(arrays.v, jnp.maximum(at, 0), axis=0, mode="clip"), fmt_v)
+            rows_of_v = jax.lax.optimization_barrier(
+                jnp.take(arrays.v, jnp.maximum(at, 0), axis=0, mode="clip")
+            )
+            values = self.stored(rows_of_v, fmt_v)
             return kernels.values_step(dot, k, acc, part, fmt_w, values, fmt_v)
 
         acc = jax.lax.fori_loop(jnp.int32(0), jnp.int32(words.shape[-1] // size), step, acc)

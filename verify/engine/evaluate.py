@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from specs.formats import Format
 from specs.names import SCALARS
@@ -315,10 +316,23 @@ class Evaluator:
                     result = join(result, other)
                 return result
             case _ if op in SPECIAL:
-                return ops.special(op, *data, fmt=self.program.types[n].format)
+                return self._special(op, data, self.program.types[n].format)
             case _:
                 function = getattr(ops, _FUNCTIONS.get(op, op))
                 return function(*data, self.program.types[n].format)
+
+    def _special(self, op: str, data: list[Array], fmt: Format | None) -> Array:
+        """A special function in a function of its own: else XLA computes it again wherever its result is broadcast."""
+        ops = self.ops
+
+        def inside(*args: Array) -> tuple[Array, Array]:
+            with ops.scope():
+                return ops.special(op, *args, fmt=fmt), ops.take_risk()
+
+        with set_xla_metadata(inlineable="false"):
+            value, risk = jax.jit(inside)(*data)
+        ops.note(risk)
+        return value
 
     # -- folds --------------------------------------------------------------------------------------------
 
