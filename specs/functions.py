@@ -6,6 +6,8 @@ never round. A function is known to the language even where an arithmetic does n
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -86,6 +88,13 @@ FUNCTIONS: dict[str, Function] = {
         Function("ceilpow2", 1, 1, "smallest power of two >= a", exact=True),
     )
 }
+
+
+def evidence(formulas: Iterable[str]) -> dict[str, str]:
+    """What the functions called in ``formulas`` were held against, by name; without those that need no evidence."""
+    called = {name for text in formulas for name in re.findall(r"[\w.]+(?=\()", text)}
+    return {n: f.evidence for n, f in FUNCTIONS.items() if f.evidence and any(c.endswith(n) for c in called)}
+
 
 #: Functions that only integer formulas may call.
 INTEGER_ONLY = frozenset({"ceildiv", "ceilpow2"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from specs.functions import evidence
 from specs.loader import Spec
 from specs.schema import Lines
 from specs.writer import section_order, value
@@ -17,7 +18,7 @@ Row = tuple[str, str, str]
 
 
 def rows(spec: Spec) -> Iterator[Row]:
-    """The lines of a spec in reading order: formats, integers, levels, state, sites from the token out."""
+    """The lines of a spec in reading order: formats, integers, levels, state, sites from the token out, evidence."""
     file = spec.file
     numbers = spec.numbers
     formats = numbers.inputs.model_dump(exclude_none=True)
@@ -39,6 +40,13 @@ def rows(spec: Spec) -> Iterator[Row]:
         if variant.drop:
             yield "", "drop", ", ".join(variant.drop)
         yield from _lines(variant, {**file.levels, **variant.levels}, "  ")
+    yield from _table("evidence", _evidence(spec))
+
+
+def _evidence(spec: Spec) -> dict[str, str]:
+    """What the functions of hardware and libraries that a spec calls were held against, by name."""
+    lines = (spec.file, *spec.file.variants)
+    return evidence(text for part in lines for *_, text in _lines(part, {**spec.file.levels, **part.levels}))
 
 
 def _table(heading: str, items: dict[str, str]) -> Iterator[Row]:
@@ -104,5 +112,6 @@ def show_json(spec: Spec) -> dict[str, Any]:
         "origin": spec.origin,
         "content_hash": spec.content_hash,
         "levels": file.levels,
+        "evidence": _evidence(spec),
         "sections": [{"section": s, "sites": file.sections[s]} for s in sections],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,18 @@ def test_show() -> None:
     text, _ = run("show", "walkthrough.trtllm_gen")
     assert "num     = prev(num) * a + partial * b" in text
     assert run_json("show", "walkthrough.trtllm_gen")["status"] == "walkthrough"
+
+
+def test_show_says_what_its_functions_were_held_against() -> None:
+    text, _ = run("show", "flash_attn2.splitkv_decode")
+    assert re.search(r"^evidence +mufu\.ex2 += replayed: ten .* GB200", text, re.M)
+    assert re.search(r"^ +mufu\.lg2 += model only", text, re.M)
+    assert run_json("show", "flash_attn2.splitkv_decode")["evidence"].keys() == {
+        "mufu.ex2",
+        "mufu.rcp",
+        "mufu.lg2",
+    }
+    assert run_json("show", "walkthrough.xqa")["evidence"] == {}
 
 
 def test_new_check_show_diff(here: Path) -> None:
