@@ -15,6 +15,7 @@ from specs.nodes import Name, Op
 from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
 from verify.definition.balls import BallArithmetic
 from verify.definition.rational import Log, RationalArithmetic
+from verify.emulator import Run
 from verify.judge import judge
 from verify.numerics.special import REFUSED, SPECIAL
 
@@ -96,6 +97,21 @@ def test_tanh_approx_is_refused_by_both() -> None:
     s = spec("exp", 'x = "tanh.approx(m)"')
     with pytest.raises(UnsupportedError, match=r"tanh\.approx"):
         engine(s, gpu(2), problem_of(s)).evaluate(["x"])
+
+
+def test_formats_that_a_function_does_not_have_are_refused_with_the_place() -> None:
+    s = parse_spec(
+        HEADER.partition("[token]")[0].replace('"f32"', '"f64"')
+        + '[row]\noutput = "mufu.ex2(sum(1 * v, seq()))"\n'
+    )
+    arrays = {"q": np.ones((2, 4)), "k": np.ones((8, 2, 4)), "v": np.ones((8, 2, 3))}
+    with pytest.raises(
+        UnsupportedError, match=r"<text>:10:11: output: mufu\.ex2 in f64: the function exists in f32"
+    ):
+        engine(s, gpu(2), problem(s, **arrays))
+    run = Run.start(s, gpu(2), problem(s, **arrays), {}, {}, "oracle")
+    with pytest.raises(UnsupportedError, match=r"<text>:10:11: mufu\.ex2 in f64: the function exists in f32"):
+        run.evaluate(["output"])
 
 
 # -- language ---------------------------------------------------------------------------------------------

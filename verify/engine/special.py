@@ -200,19 +200,23 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 """Name to ``function(carrier, *operands, fmt)``."""
 
 
+def refusal(name: str, fmt: Format) -> str:
+    """Why function ``name`` does not exist in ``fmt``; empty where it does."""
+    if name not in FUNCTIONS:
+        return f"{name}() is not evaluated"
+    if fmt.ftz and name.startswith(("torch.", "glibc.")):
+        return f"{name} in {fmt.name}: the function does not flush"
+    if fmt.base != "f32" or fmt.rz or fmt.sat:
+        return f"{name} in {fmt.name}: the function exists in f32 and f32.ftz"
+    return ""
+
+
 def apply(ops: Carrier, name: str, args: tuple[Array, ...], fmt: Format) -> Array:
     """Function ``name`` of arrays in a carrier of f32 values.
 
     Raises:
-        UnsupportedError: the function is not known, or ``fmt`` is not f32 or f32.ftz.
+        UnsupportedError: see `refusal`.
     """
-    if name not in FUNCTIONS:
-        raise UnsupportedError(f"{name}() is not evaluated", remedy=f"known: {', '.join(sorted(FUNCTIONS))}")
-    if fmt.ftz and name.startswith(("torch.", "glibc.")):
-        raise UnsupportedError(f"{name} in {fmt.name}: the function does not flush", remedy="compute in f32")
-    if fmt.base != "f32" or fmt.rz or fmt.sat:
-        raise UnsupportedError(
-            f"{name} in {fmt.name}: the function exists in f32 and f32.ftz",
-            remedy="compute in f32 or f32.ftz",
-        )
+    if reason := refusal(name, fmt):
+        raise UnsupportedError(reason, remedy="compute in f32")
     return FUNCTIONS[name](ops, *args, fmt)

@@ -6,7 +6,7 @@ from specs.errors import Place, UnsupportedError
 from specs.nodes import At, Name, Node, Op, Reduce
 from specs.program import DEPTH, TOKEN, Program, Site
 from verify.engine.folds import fold_sites
-from verify.engine.special import FUNCTIONS
+from verify.engine.special import FUNCTIONS, refusal
 
 #: Operations that the carriers implement.
 OPERATIONS = frozenset(
@@ -84,6 +84,8 @@ def _refusal(n: Node, program: Program) -> str:
             return "at() along tokens"
         case Op(op=op) if op not in OPERATIONS | INTEGER and program.types[n].kind == "float":
             return f"{op}()"
+        case Op(op=op) if op in FUNCTIONS:
+            return refusal(op, program.types[n].format or program.compute)
         case Reduce(tree=tree) if tree is not None:
             if tree.kind == "any":
                 return "the tree any()"
@@ -92,6 +94,13 @@ def _refusal(n: Node, program: Program) -> str:
             return _depth_refusal(n) if n.over is not None and DEPTH in n.over else ""
         case _:
             return ""
+
+
+def by_key(n: Reduce) -> tuple[Node, Node]:
+    """The factors of a dot product over head_dim: what is made of q, and what of k."""
+    pair = sum_factors(n)
+    assert pair is not None
+    return pair if reads(pair[1], "k") else pair[::-1]
 
 
 def reads(n: Node, name: str) -> bool:
