@@ -13,7 +13,7 @@ from specs.nodes import Name, Node, Num, Reduce, Tree
 from specs.program import DEPTH, DIM, TOKEN
 from verify.engine.exactsum import ExactSum
 from verify.engine.primitives import F32, F64, exact_product
-from verify.engine.support import sum_factors
+from verify.engine.support import by_key, reads, sum_factors
 from verify.engine.trees import Folder, Terms
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
@@ -51,8 +51,7 @@ class Brackets:
         if n.kind == "dot":
             return n.args
         pair = sum_factors(n)
-        reads = pair is not None and any(isinstance(x, Name) and x.id in ("k", "v") for x in pair)
-        return pair if reads and pair is not None else n.args
+        return pair if pair is not None and any(reads(x, "v") for x in pair) else n.args
 
     def leaves(
         self,
@@ -83,9 +82,12 @@ class Brackets:
         )
 
     def _part(self, x: Node, over: tuple[str, ...], frame: Frame | None, stored: bool) -> Val:
-        if isinstance(x, Name) and x.id == "v":
+        if reads(x, "v"):
             words = self.values(over, frame)
-            return words if stored else Val(self.walker.reduce.decode(words.data), words.axes)
+            if stored and isinstance(x, Name):
+                return words
+            values = self.walker.elementwise(x, "v", self.walker.reduce.decode(words.data))
+            return Val(values, words.axes)
         value = self.walker.value(x, frame)
         return self.axes.front(value, over)
 
@@ -200,11 +202,9 @@ class Brackets:
     def scores(self, n: Reduce) -> Array:
         """A sum over head_dim by any tree, in natural order: ``[tile, kv_head, row, 16]``."""
         walker, arrays = self.walker, self.walker.arrays
-        pair = sum_factors(n)
-        assert pair is not None
+        query, key = by_key(n)
         assert n.tree is not None
         assert arrays.k is not None
-        query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
         q = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
         keys = arrays.k
         blocks, _, tiles, heads, _, _ = keys.shape
@@ -212,7 +212,7 @@ class Brackets:
         depth = q.shape[2]
         by_depth = jnp.moveaxis(keys, (1, 4), (0, 1)).reshape(-1, blocks * tiles, heads, 1, LANES)[:depth]
         a = jnp.moveaxis(q, 2, 0)[:, None, :, :, None]
-        terms = Terms((a, walker.reduce.decode(by_depth)))
+        terms = Terms((a, walker.elementwise(key, "k", walker.reduce.decode(by_depth))))
         if n.tree.kind == "exact":
             return ExactSum(self.ops, self._format(n)).total(terms, None, shape)
-        return self._folder(n, (query, Name("k"))).fold(n.tree, terms, None, shape)
+        return self._folder(n, (query, key)).fold(n.tree, terms, None, shape)

@@ -15,7 +15,7 @@ from specs.program import DEPTH, DIM
 from verify.engine import bits, tensor_core
 from verify.engine import tensor_core_kernels as kernels
 from verify.engine.primitives import F32, Carrier
-from verify.engine.support import sum_factors
+from verify.engine.support import by_key, reads, sum_factors
 from verify.engine.tensor_core import Operand
 from verify.engine.trees import Terms, integer
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
@@ -72,6 +72,15 @@ class Dots:
             return words
         return bits.encode(self.walker.reduce.decode(words), fmt)
 
+    def _coded(self, x: Node, name: str, stored: Array, fmt: Format) -> Array:
+        """Words of a factor that is the input ``name``, or made of it element by element."""
+        if isinstance(x, Name):
+            self._watch(self._finite_input(name))
+            return self.stored(stored, fmt)
+        values = self.walker.elementwise(x, name, self.walker.reduce.decode(stored))
+        self._watch(jnp.all(jnp.isfinite(values)))
+        return self.words(values, fmt)
+
     def _result(self, words: Array, out: Format) -> Array:
         return self.ops.decode(words, out)
 
@@ -94,28 +103,24 @@ class Dots:
     def scores(self, n: Reduce) -> Array:
         """The dot products of queries and keys, in natural order: ``[tile, kv_head, row, 16]``."""
         walker, arrays = self.walker, self.walker.arrays
-        pair = sum_factors(n)
-        assert pair is not None
+        query, key = by_key(n)
         assert n.tree is not None
         assert arrays.k is not None
-        query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
-        dot, fmt_q, fmt_k, out = self._model(n, (query, Name("k")))
+        dot, fmt_q, fmt_k, out = self._model(n, (query, key))
         values = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
-        self._watch(jnp.all(jnp.isfinite(values)), self._finite_input("k"))
+        self._watch(jnp.all(jnp.isfinite(values)))
         q = self.words(values, fmt_q)
-        keys = arrays.k
+        keys = self._coded(key, "k", arrays.k, fmt_k)
         k = integer(n.tree.ints[0])
         if self._fast and k in _KERNEL_LENGTHS:
-            return self._result(
-                kernels.qk(dot, k, q, fmt_q, self.stored(keys, fmt_k), fmt_k, arrays.kv_len), out
-            )
+            return self._result(kernels.qk(dot, k, q, fmt_q, keys, fmt_k, arrays.kv_len), out)
         blocks, deep, tiles, heads, _, _ = keys.shape
         depth = deep * LANES
         q = jnp.pad(q, ((0, 0), (0, 0), (0, depth - q.shape[2])))
         by_depth = jnp.moveaxis(keys, (1, 4), (0, 1)).reshape(depth, blocks * tiles, heads, 1, LANES)
         start = jnp.zeros((blocks * tiles, heads, q.shape[1], LANES), _word(out))
         a = jnp.moveaxis(q, 2, 0)[:, None, :, :, None]
-        acc = self._chain(dot, n.tree, a, self.stored(by_depth, fmt_k), start, fmt_q, fmt_k)
+        acc = self._chain(dot, n.tree, a, by_depth, start, fmt_q, fmt_k)
         return self._result(acc, out)
 
     # -- everything else ----------------------------------------------------------------------------------
@@ -127,8 +132,8 @@ class Dots:
         assert pair is not None
         assert n.tree is not None
         dot, *formats, out = self._model(n, pair)
-        if self._fast and isinstance(pair[1], Name) and pair[1].id == "v" and over == (STEP, LANE):
-            return self._values(n, pair[0], dot, (formats[0], formats[1], out), live, frame)
+        if self._fast and reads(pair[1], "v") and over == (STEP, LANE):
+            return self._values(n, pair, dot, (formats[0], formats[1], out), live, frame)
         leaves = brackets.leaves(n, pair, over, live, frame, stored=True)
         start = None if n.start is None else walker.value(n.start, frame)
         groups = [p.axes for p in leaves.parts] + [leaves.alive.axes] + ([start.axes] if start else [])
@@ -143,9 +148,7 @@ class Dots:
             else:
                 self._watch(jnp.all(jnp.isfinite(data) | ~alive))
                 coded = self.words(data, fmt)
-            if (
-                coded is not data or not self._fast
-            ):  # zeros where no term is; V is finite, and there 0 * v is 0
+            if coded is not data or not self._fast:  # V as stored is finite, and 0 * v is 0
                 coded = jnp.where(alive, coded, jnp.zeros((), coded.dtype))
             words.append(coded)
         begin = self.ops.constant(0.0) if start is None else self.axes.align(start, axes)
@@ -156,7 +159,7 @@ class Dots:
     def _values(
         self,
         n: Reduce,
-        weight: Node,
+        pair: tuple[Node, Node],
         dot: DotProduct,
         formats: tuple[Format, Format, Format],
         live: Val,
@@ -171,8 +174,10 @@ class Dots:
         groups = math.prod(axes.shape(levels))
         where = axes.full(tokens, (*levels, STEP, LANE)).data.reshape(groups, -1)
         full = (*levels, STEP, HEAD, ROW_AXIS, LANE)
-        there, w = (axes.full(x, full).data for x in (live, walker.value(weight, frame)))
-        self._watch(jnp.all(jnp.isfinite(w) | ~there), self._finite_input("v"))
+        there, w = (axes.full(x, full).data for x in (live, walker.value(pair[0], frame)))
+        self._watch(jnp.all(jnp.isfinite(w) | ~there))
+        if isinstance(pair[1], Name):
+            self._watch(self._finite_input("v"))
         words = jnp.where(there, self.words(w, fmt_w), jnp.zeros((), _word(fmt_w)))
         steps, heads, rows, _ = words.shape[-4:]
         words = words.reshape(groups, steps, heads, rows, LANES)
@@ -203,16 +208,21 @@ class Dots:
         def step(i: Array, acc: Array) -> Array:
             part = jax.lax.dynamic_slice_in_dim(words, i * size, size, axis=3)
             at = jax.lax.dynamic_slice_in_dim(where, i * size, size, axis=1)
-            rows_of_v = jax.lax.optimization_barrier(
-                jnp.take(arrays.v, jnp.maximum(at, 0), axis=0, mode="clip")
-            )
-            values = self.stored(rows_of_v, fmt_v)
-            return kernels.values_step(dot, k, acc, part, fmt_w, values, fmt_v)
+            read = jax.lax.optimization_barrier(jnp.take(arrays.v, jnp.maximum(at, 0), axis=0, mode="clip"))
+            return kernels.values_step(dot, k, acc, part, fmt_w, self._row_words(pair[1], read, fmt_v), fmt_v)
 
-        acc = jax.lax.fori_loop(jnp.int32(0), jnp.int32(words.shape[-1] // size), step, acc)
+        acc = self.ops.fori_loop(jnp.int32(0), jnp.int32(words.shape[-1] // size), step, acc)
         acc = acc.transpose(0, 1, 3, 2, 4).reshape(len(words), heads, rows, depth * LANES)[..., :dim]
         acc = acc.reshape([axes.sizes[a] for a in kernel])
         return Val(self._result(jnp.transpose(acc, [kernel.index(a) for a in shaped]), out), shaped)
+
+    def _row_words(self, x: Node, stored: Array, fmt: Format) -> Array:
+        """Words of rows of V, or of what is made of it."""
+        if isinstance(x, Name):
+            return self.stored(stored, fmt)
+        values = self.walker.elementwise(x, "v", self.walker.reduce.decode(stored))
+        self._watch(jnp.all(jnp.isfinite(values)))
+        return self.words(values, fmt)
 
     # -- chains -------------------------------------------------------------------------------------------
 

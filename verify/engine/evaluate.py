@@ -24,7 +24,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from specs.formats import Format
 from specs.names import SCALARS
 from specs.nodes import At, Cast, Cmp, Last, Logic, Name, Node, Num, Op, Owns, Pos, Prev, Reduce, Select
-from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site, State
+from specs.program import CONSTANTS, DEPTH, DIM, TOKEN, Program, Site, State
 from verify.engine.folds import FoldSites, fold_sites, outside_uses
 from verify.engine.gathers import Gathers
 from verify.engine.inputs import Arrays
@@ -91,6 +91,7 @@ class Evaluator:
         self.gathers = Gathers(self)
         self.reduce = Reducer(self)
         self._it: list[Val] = []
+        self._bound: dict[str, Val] = {}
         self._natural: dict[str, Array] = {}
         self._whole: dict[str, Val] = {}
         loops = fold_sites(program)
@@ -196,6 +197,8 @@ class Evaluator:
                 return Val(self._literal(n))
             case Name(id="it"):
                 return self._it[-1]
+            case Name(id=name) if name in self._bound:
+                return self._bound[name]
             case Name(id=name) if name in self.arrays.per_row:
                 return Val(self.arrays.per_row[name], (HEAD, ROW_AXIS))
             case Name(id="visible"):
@@ -268,6 +271,17 @@ class Evaluator:
     def format_of(self, n: Node) -> Format:
         """The format of the values of a float expression."""
         return self.program.types[n].format or self.program.compute
+
+    def elementwise(self, n: Node, name: str, data: Array) -> Array:
+        """An expression of the input ``name`` and scalars, on an array of any shape."""
+        if isinstance(n, Name):
+            return data
+        self._bound[name] = Val(data.reshape(-1), (DIM,))
+        try:
+            found = self.value(n, None)
+        finally:
+            del self._bound[name]
+        return jnp.broadcast_to(self.axes.align(found, (DIM,)), (data.size,)).reshape(data.shape)
 
     @contextmanager
     def naming(self, it: Val) -> Generator[None]:

@@ -152,6 +152,8 @@ def exponents(words: NDArray[Any], fmt: Format) -> tuple[np.int32, np.int32]:
         smallest = min(smallest, int((magnitude - bits.dtype.type(1)).min()) + 1)
     if largest == 0:
         return np.int32(_EMPTY[0]), np.int32(_EMPTY[1])
+    if not fmt.inf and largest == int(mask):  # the NaN of a format without infinities
+        largest += 1
     ends: list[np.int32] = []
     for word in (smallest, largest):
         field = word >> (fmt.p - 1)

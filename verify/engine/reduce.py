@@ -16,7 +16,7 @@ from verify.engine.bracket import Brackets
 from verify.engine.dots import Dots
 from verify.engine.primitives import F32, F64, exact_product
 from verify.engine.ranges import exponent_range, products_at_risk, sum_at_risk
-from verify.engine.support import sum_factors
+from verify.engine.support import by_key, reads, sum_factors
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class Reducer:
     def scores(self, n: Reduce) -> Array:
         """The sum over head_dim of products with K, in natural order: ``[tile, kv_head, row, 16]``."""
         walker, ops, arrays = self.walker, self.ops, self.arrays
-        pair = sum_factors(n)
-        assert pair is not None
+        query, key = by_key(n)
         keys = arrays.k
         assert keys is not None
         if n.tree is not None and n.tree.kind == "mma":
             return self.dots.scores(n)
-        if n.tree is not None and (n.tree.kind != "seq" or "swap" in n.tree.flags):
+        if n.tree is not None and (n.tree.kind != "seq" or {"swap", "desc"} & set(n.tree.flags)):
+            return self.brackets.scores(n)
+        if not isinstance(key, Name) or n.format is not None:
             return self.brackets.scores(n)
         compute = walker.program.compute
-        query = pair[0] if isinstance(pair[1], Name) and pair[1].id == "k" else pair[1]
         q = self.axes.full(walker.value(query, None), (HEAD, ROW_AXIS, DEPTH)).data
         q_format, k_format = walker.format_of(query), arrays.formats["k"]
         exact = exact_product(q_format, k_format, ops.fmt)
@@ -121,7 +121,8 @@ class Reducer:
         assert n.tree is not None
         assert n.over is not None
         nested = {*self.walker.program.level_names, TOKEN}
-        plain = n.tree.kind == "seq" and "swap" not in n.tree.flags
+        plain = n.tree.kind == "seq" and not {"swap", "desc"} & set(n.tree.flags)
+        plain = plain and not any(reads(a, "v") and not isinstance(a, Name) for a in sum_factors(n) or ())
         return not plain or n.by is not None or n.first is not None or not set(n.over) <= nested
 
     def _live(self, n: Reduce, frame: Frame | None) -> Val:

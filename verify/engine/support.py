@@ -100,7 +100,7 @@ def by_key(n: Reduce) -> tuple[Node, Node]:
     """The factors of a dot product over head_dim: what is made of q, and what of k."""
     pair = sum_factors(n)
     assert pair is not None
-    return pair if reads(pair[1], "k") else pair[::-1]
+    return pair if reads(pair[1], "k") else (pair[1], pair[0])
 
 
 def reads(n: Node, name: str) -> bool:
