@@ -35,13 +35,12 @@ def arithmetic(dot: DotProduct) -> DotProduct:
 
 
 def distinct() -> list[tuple[DotProduct, Format, int]]:
-    """Every arithmetic of the platforms, with a format and the longest instruction."""
+    """Every arithmetic of the platforms on the first of its formats, in the longest instruction."""
     found: dict[Any, tuple[DotProduct, Format, int]] = {}
     for platform in every("platform"):
         for dot in load_platform(platform.name).dot_products:
-            for name in dot.inputs:
-                own = arithmetic(dot.model_copy(update={"inputs": (name,)}))
-                found.setdefault((own, dot.lengths[-1]), (own, BASES[name], dot.lengths[-1]))
+            own = arithmetic(dot)
+            found.setdefault((own, dot.lengths[-1]), (own, BASES[dot.inputs[0]], dot.lengths[-1]))
     return list(found.values())
 
 
