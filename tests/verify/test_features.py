@@ -172,6 +172,19 @@ def test_ready_scores_take_a_sink_for_each_row() -> None:
     assert result.output.reshape(-1).tolist() == [7.0, 4.0]
 
 
+def test_a_ragged_batch_shares_its_features() -> None:
+    long, short = arrays(1, 1, 4, 2, 6), arrays(2, 1, 4, 2, 3)
+    sinks = np.array([0.5, -1.0, 2.0, 0.0])
+    batch = {
+        "q": np.stack([long["q"][0], short["q"][0]]),
+        **{n: np.stack([long[n], np.concatenate([short[n], np.zeros_like(short[n])])]) for n in ("k", "v")},
+    }
+    both = emulate(spec(), H200, **batch, kv_lens=[6, 3], sinks=sinks, k_scale=0.5, backend="oracle")
+    for given, result in zip((long, short), both, strict=True):
+        wanted, _ = by_hand(given, sinks=sinks.tolist(), k_scale=0.5)
+        np.testing.assert_allclose(result.output.astype(np.float64), wanted[0], rtol=2**-8, atol=2**-16)
+
+
 def test_slopes_and_sinks_are_rounded_to_the_compute_format() -> None:
     text = '[token]\nscore = "sum(q * k, seq())"\n[row]\noutput = "0 * sum(v, seq()) + sink"\n'
     sinks = np.array([0.1, -math.inf])
