@@ -19,6 +19,7 @@ from specs import load_platform, load_spec
 from specs.bind import bind
 from specs.context import make_context
 from specs.errors import SpecError, UnsupportedError
+from specs.loader import parse_spec
 from tests.verify import torch_live
 from tests.verify.references import torch_cpu as program
 from tests.verify.references.floats import F32, Array
@@ -123,19 +124,17 @@ def context_of(shape: Shape, **more: Any) -> dict[str, Any]:
 
 
 def assert_sampled(shape: Shape, want: tuple[Array, Array], rows: int = 2) -> None:
-    """The scalar definition in some rows and columns: the last query of one head, and ``rows`` others."""
+    """The scalar definition in some rows and columns: the last query of two heads, and ``rows`` others."""
     begun = start(shape, "oracle")
     rng = np.random.default_rng(shape.keys)
     picked = sorted({shape.queries - 1, *rng.integers(0, shape.queries, rows).tolist()})
     dims = sorted({0, 1, 2, 3, shape.head_dim - 1})
-    head = shape.keys % shape.heads
     names = ["output", "lse"]
-    found = judge(
-        begun.program, begun.plan, begun.problem, begun.scalars, names, [(head, r) for r in picked], dims
-    )
-    what = f"{SPEC} {shape.name} rows {picked}"
-    assert_same(found["output"], want[0][head][picked][:, dims], f"{what} output")
-    assert_same(found["lse"], want[1][head][picked], f"{what} lse")
+    pairs = [(h, r) for h in range(min(2, shape.heads)) for r in picked]
+    found = judge(begun.program, begun.plan, begun.problem, begun.scalars, names, pairs, dims)
+    what = f"{SPEC} {shape.name} rows {pairs}"
+    assert_same(found["output"], [want[0][h, r, dims] for h, r in pairs], f"{what} output")
+    assert_same(found["lse"], [want[1][pair] for pair in pairs], f"{what} lse")
 
 
 # -- the kernel itself --------------------------------------------------------------------------------------
@@ -199,12 +198,54 @@ def test_the_spec_is_the_second_program() -> None:
         assert_sampled(replace(shape, seed=2), by_program(replace(shape, seed=2)), rows=1)
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 40, 16), Shape(5, 40, 16)], ids=["decode", "prefill"])
-def test_the_array_engine(shape: Shape) -> None:
-    begun = start(shape, "engine")
-    result, (output, lse) = begun.result(), by_program(shape)
+def test_the_array_engine() -> None:
+    shape = Shape(1, 17, 8)
+    result, (output, lse) = start(shape, "engine").result(), by_program(shape)
     assert_same(np.moveaxis(result.output, 1, 0), output, "output")
     assert_same(np.moveaxis(result.lse, 1, 0), lse, "lse")
+
+
+MUTANTS = [
+    (Shape(5, 40, 16), "(bf16(weight), v, chunks", "(weight, v, chunks"),
+    (
+        Shape(5, 150, 16),
+        "lanes(32, seq(), butterfly(16, 8, 4, 2, 1))",
+        "lanes(16, seq(), butterfly(8, 4, 2, 1))",
+    ),
+    (Shape(5, 150, 16), "butterfly(16, 8, 4, 2, 1)", "butterfly(1, 2, 4, 8, 16)"),
+    (Shape(5, 40, 16), "kv_len // 16 * 16", "kv_len // 8 * 8"),
+    (Shape(5, 40, 16), "torch.fexp_u20", "exp"),
+    (Shape(5, 40, 16), "product, -inf) * scale", "product, -inf) * (scale * 0.999)"),
+    (Shape(5, 40, 256), "head_dim // 2, 192)", "192, 192)"),
+    (Shape(5, 200, 16), "tail // 2, 192)", "192, 192)"),
+    (Shape(5, 520, 16), "tiles(512)", "tiles(256)"),
+    (Shape(5, 520, 16), "tail < 12", "tail < 8"),
+    (Shape(5, 11, 16), "(8, seq(fma), butterfly(4, 2, 1))", "(4, seq(fma), butterfly(2, 1))"),
+    (Shape(1, 22, 16), "lanes(4, seq(fma), butterfly(2, 1))", "lanes(4, seq(fma), butterfly(1, 2))"),
+    (Shape(1, 22, 16), "chunks(4, butterfly(2, 1), seq())", "chunks(4, butterfly(1, 2), seq())"),
+    (Shape(1, 23, 16), "seq(desc)", "seq()"),
+    (Shape(3, 29, 16), "chunks(1, 1, 1, 1, 4, seq(fma), seq(), cycle)", "seq(fma)"),
+    (Shape(3, 61, 16), "pos(dim) < loose", "pos(dim) < loose + 4"),
+    (Shape(3, 31, 16), "fours < kv_len", "fours > kv_len"),
+    (Shape(33, 35, 16), "few == 1", "few == 0"),
+    (Shape(34, 35, 16), "few == 2 or", "few == 4 or"),
+]
+
+
+@pytest.mark.parametrize(("shape", "right", "wrong"), MUTANTS)
+def test_a_wrong_line_shows_in_a_bit(shape: Shape, right: str, wrong: str) -> None:
+    text = load_spec(SPEC).to_toml()
+    assert right in text
+    spec = parse_spec(text.replace(right, wrong))
+    many = replace(shape, heads=4)
+    q, k, v = (np.moveaxis(x, 0, 1) for x in many.arrays())
+    given = {"q": q, "k": k, "v": v}
+    begun = start_run(spec, load_platform(PLATFORM), given, backend="oracle")
+    rows = [(h, r) for h in (1, 3) for r in sorted({0, shape.queries - 1})]
+    found = judge(begun.program, begun.plan, begun.problem, begun.scalars, ["output", "lse"], rows)
+    want = zip(("output", "lse"), by_program(many), strict=True)
+    same = [(found[n].astype(F32) == [x[pair] for pair in rows]).all() for n, x in want]
+    assert not all(same)
 
 
 @pytest.mark.slow
@@ -243,9 +284,10 @@ def test_a_gpu_is_refused() -> None:
 
 
 def test_half_precision_is_refused() -> None:
-    arrays = tuple(x.astype(np.float16) for x in Shape(1, 40).arrays())
+    shape = Shape(1, 40, heads=1)
+    q, k, v = (x.astype(np.float16) for x in shape.arrays())
     with pytest.raises(UnsupportedError, match="bf16"):
-        start(Shape(1, 40), "oracle", arrays)
+        start(shape, "oracle", (q, k, v))
 
 
 def test_a_machine_of_another_class_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

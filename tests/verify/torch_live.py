@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,10 @@ np.savez(sys.argv[2], **found)
 
 @dataclass(frozen=True)
 class Shape:
-    """One call. ``spread``: rows of V differ by factors up to 2 ** (spread - 1), so that orders show; ``sharp``
-    multiplies Q, ``small`` V."""
+    """One call. Heads 0, 2, ... get random numbers, the others numbers that show in which order they are added.
+
+    ``spread``: rows of V differ by factors up to 2 ** (spread - 1); ``sharp`` multiplies Q, ``small`` V.
+    """
 
     queries: int
     keys: int
@@ -74,11 +77,38 @@ class Shape:
     def arrays(self) -> tuple[Array, Array, Array]:
         """`q [heads, n, d]`, `k, v [heads, m, d]` in bfloat16."""
         rng = np.random.default_rng([self.queries, self.keys, self.head_dim, self.seed])
-        q = rng.standard_normal((self.heads, self.queries, self.head_dim)) * self.sharp
-        k = rng.standard_normal((self.heads, self.keys, self.head_dim))
-        v = rng.standard_normal((self.heads, self.keys, self.head_dim)) * self.small
-        v *= 2.0 ** rng.integers(0, self.spread, (self.heads, self.keys, 1))
-        return tuple(x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (q, k, v))  # type: ignore[return-value]
+        each = [(self._revealing if h % 2 else self._random)(rng) for h in range(self.heads)]
+        q, k, v = (np.stack(parts) for parts in zip(*each, strict=True))
+        stored = (q * self.sharp, k, v * self.small)
+        return tuple(x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in stored)  # type: ignore[return-value]
+
+    def _random(self, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        q, k, v = (rng.standard_normal((n, self.head_dim)) for n in (self.queries, self.keys, self.keys))
+        return q, k, v * 2.0 ** rng.integers(0, self.spread, (self.keys, 1))
+
+    def _revealing(self, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """Huge opposite summands in both products, and a sum of weights little above 1 with a maximum of 0.
+
+        Opposite elements of V need equal weights: the keys of a pair are equal, and summed in one way.
+        """
+        n, d = self.keys, self.head_dim
+        q = 2.0 ** rng.integers(-1, 1, (self.queries, 1)) * np.ones(d)
+        k = rng.standard_normal((n, d)) * 0.5 - rng.uniform(1, 12, (n, 1)) / d**0.5
+        for row in k:
+            i, j = rng.permutation(d)[:2]
+            row[i], row[j] = row[i] + 2.0**19, -(2.0**19)
+        v = rng.standard_normal((n, d))
+        top = int(rng.integers(0, n))
+        cuts = sorted({*range(0, n, 16), n // 4 * 4, n})
+        for first, end in pairwise(cuts):
+            order = rng.permutation([i for i in range(first, end) if i != top])
+            for i, j in zip(order[::2], order[1::2], strict=False):
+                k[j] = k[i]
+                huge = rng.random(d) < 0.7
+                v[i, huge] = 2.0 ** rng.integers(16, 24, d)[huge]
+                v[j, huge] = -v[i, huge]
+        k[top] = 0
+        return q, k, v
 
 
 @dataclass(frozen=True)
