@@ -129,13 +129,17 @@ def test_installed_packages_come_last_and_are_not_imported(here: Path, plugin: P
 def test_every_kind_has_names() -> None:
     assert [f.name for f in every("platform")] == [
         "a100",
+        "amd_avx512",
         "b200",
         "h100",
         "h100_pcie",
         "h200",
         "l40s",
+        "rtx4090",
         "rtx5090",
         "sm120",
+        "t4",
+        "v100",
     ]
     assert [f.name for f in every("model")] == ["qwen", "smollm2_135m"]
     assert [f.name for f in every("workload")] == ["agent_session"]
