@@ -72,10 +72,9 @@ def test_every_function_in_a_spec(score: str, spread: float) -> None:
     check(spec(score, lines), spread)
 
 
-@pytest.mark.parametrize(("score", "spread"), [("triton.exp", 1.0), ("mufu.ex2", 40.0)])
-def test_functions_in_a_spec(score: str, spread: float) -> None:
+def test_functions_in_a_spec() -> None:
     """As above, with fewer functions, which compile in less time."""
-    check(spec(score, 'x = "f32.ftz.mufu.ex2(m)"\ny = "mufu.lg2(s)"'), spread)
+    check(spec("mufu.ex2", 'x = "f32.ftz.mufu.ex2(m)"'), 40.0)
 
 
 def check(s: Spec, spread: float) -> None:
