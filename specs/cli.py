@@ -142,7 +142,7 @@ def _means(asked: Requested) -> str:
     defined = [asked.any] if asked.any else list(dict.fromkeys(asked.by_capability.values()))
     kernels = dict.fromkeys(c.spec or c.ask for c in asked.kernels if c.refuse is None)
     parts = [", ".join(str(x) for x in names) for names in (defined, kernels) if names]
-    return "; kernels: ".join(parts) if defined else f"kernels: {''.join(parts)}"
+    return "; kernels: ".join(parts) if defined else f"kernels: {''.join(parts) or 'none described'}"
 
 
 @app.command()

@@ -11,11 +11,10 @@ import pytest
 from specs import load_platform, load_spec
 from specs.errors import InputError, SpecError, UnsupportedError
 from specs.loader import parse_spec
+from tests.verify.bits32 import F32, ex2, fma, rcp
 from verify import emulate
 from verify.fed import merge
-from verify.numerics import mufu
 
-F32 = np.float32
 CONTEXT: dict[str, Any] = {"kv_len": 128 * 5 - 3, "q_heads": 3, "head_dim": 64, "sm_count": 148}
 SCALE = 0.125
 
@@ -27,22 +26,6 @@ def partials(seed: int, rows: int = 3, ctas: int = 2, dim: int = 4) -> dict[str,
         "norm": (rng.random((rows, ctas)) * 100 + 1).astype(F32),
         "partial": rng.standard_normal((rows, ctas, dim)).astype(ml_dtypes.bfloat16),
     }
-
-
-def ex2(x: Any) -> Any:
-    """MUFU.EX2 with flushing: inputs here are no subnormals."""
-    y = F32(mufu.from_word(mufu.ex2(mufu.to_word(float(x)))))
-    return F32(0) if y < F32(2.0**-126) else y
-
-
-def fma(a: Any, b: Any, c: Any) -> Any:
-    """In f32: the product of two f32 values is exact in f64; the sum is then rounded to odd, which rounds once."""
-    product = np.float64(a) * np.float64(b)
-    total = product + np.float64(c)
-    back = total - product
-    error = (product - (total - back)) + (np.float64(c) - back)
-    odd = np.where((error != 0) & (total.view(np.int64) % 2 == 0), np.where(error * total > 0, 1, -1), 0)
-    return (total.view(np.int64) + odd).view(np.float64).astype(F32)
 
 
 def reduced(top: Any, norm: Any, partial: Any, sink: float | None) -> Any:
@@ -59,7 +42,7 @@ def reduced(top: Any, norm: Any, partial: Any, sink: float | None) -> Any:
     if sink is not None:
         shift = F32(np.float64(sink) * 1.4426950408889634 - np.float64(F32(m * k)))
         s = F32(s + ex2(shift))
-    return (o * F32(mufu.from_word(mufu.rcp(mufu.to_word(float(s)))))).astype(F32).astype(ml_dtypes.bfloat16)
+    return (o * rcp(s)).astype(F32).astype(ml_dtypes.bfloat16)
 
 
 @pytest.mark.parametrize("with_sinks", [False, True])
