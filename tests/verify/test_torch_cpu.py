@@ -198,6 +198,7 @@ def test_the_spec_is_the_second_program() -> None:
         assert_sampled(replace(shape, seed=2), by_program(replace(shape, seed=2)), rows=1)
 
 
+@pytest.mark.slow
 def test_the_array_engine() -> None:
     shape = Shape(1, 17, 8)
     result, (output, lse) = start(shape, "engine").result(), by_program(shape)
