@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import flash_attn2 as fa2
+from . import flash_attn3 as fa3
 from . import flashinfer_fa2 as flashinfer
 from . import triton_attention as triton
 from . import trtllm_gen, xqa, xqa_fp8
-from .floats import F32, Array
+from .dots import AMPERE
+from .floats import F32, IEEE, Array, round_to
 from .inputs import heads
 from .judging import Case, assert_same, compare, core_of
 
@@ -170,6 +172,7 @@ def xqa_decode_fp8(case: Case, backend: str, what: str) -> None:
 def trtllm_reduction(case: Case, backend: str, what: str) -> None:
     """The closed kernel's results are an assumption of the spec; the reducer is judged on them as they are."""
     run = case.start(backend)
+    run.evaluate(["top", "norm", "partial", "m", "denominator", "output"])
     given = {name: np.asarray(run.outward(name)).astype(F32) for name in ("top", "norm", "partial")}
     out, top, total = trtllm_gen.reduce_partials(
         given["top"].T,
@@ -207,13 +210,33 @@ def flashinfer_decode(case: Case, backend: str, what: str) -> None:
             q,
             k,
             v,
-            case.q.shape[-1] ** -0.5,
+            case.q.shape[-1] ** -0.5 * case.features.get("k_scale", 1.0),
             core_of(case.device),
             int(integers["T"]),
             case.fmt,
             int(integers["warps"]),
         )
         out, lse, _ = flashinfer.decode(p, tokens if split else None)
+        if "v_scale" in case.features:  # the wrapper multiplies the stored output
+            out = round_to(case.fmt, IEEE.mul(out, F32(case.features["v_scale"])))
         outs.append(out)
         lses.append(lse)
     compare(case, backend, run, {"output": np.concatenate(outs), "lse2": np.concatenate(lses)}, what)
+
+
+def flash_attn3(case: Case, backend: str, what: str) -> None:
+    """Output, log-sum-exp and what the splits store; tile and split count are those of the spec's rules."""
+    run = case.start(backend)
+    block_n, splits = (int(run.plan.program.integers[x]) for x in ("BN", "splits"))
+    found: dict[str, list[Array]] = {"output": [], "lse": [], "level": []}
+    for q, k, v, _ in per_head(case):
+        p = fa2.Problem(q, k, v, q.shape[-1] ** -0.5, core_of(case.device), case.fmt)
+        out, lse, pieces = fa3.decode(p, block_n, splits)
+        found["output"].append(out)
+        found["lse"].append(lse)
+        found["level"].append(np.stack([x.lse for x in pieces], axis=1))
+    want = {name: np.concatenate(parts) for name, parts in found.items()}
+    compare(case, backend, run, want, f"{what} splits={splits} N={block_n}")
+
+
+__all__ = ["AMPERE", "assert_same", "core_of", "fa2", "per_head"]

@@ -42,6 +42,7 @@ class Case:
     causal: bool = False
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     features: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def device(self) -> Platform:
@@ -60,6 +61,7 @@ class Case:
                 causal=self.causal,
                 features=Features(**self.features),
                 context=self.context,
+                options=self.options,
                 backend=backend,
             )
         except UnsupportedError as error:
