@@ -11,7 +11,7 @@ from . import flash_attn3 as fa3
 from . import flashinfer_fa2 as flashinfer
 from . import triton_attention as triton
 from . import trtllm_gen, xqa, xqa_fp8
-from .dots import AMPERE
+from .dots import AMPERE, HOPPER, Core
 from .floats import F32, IEEE, Array, round_to
 from .inputs import heads
 from .judging import Case, assert_same, compare, core_of
@@ -239,4 +239,4 @@ def flash_attn3(case: Case, backend: str, what: str) -> None:
     compare(case, backend, run, want, f"{what} splits={splits} N={block_n}")
 
 
-__all__ = ["AMPERE", "assert_same", "core_of", "fa2", "per_head"]
+__all__ = ["AMPERE", "HOPPER", "Core", "assert_same", "core_of", "fa2", "per_head"]

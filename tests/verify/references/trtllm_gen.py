@@ -41,10 +41,9 @@ def reduce_partials(
         # binary64: the product with M_LOG2E fused with the subtraction
         log2e = Fraction(1.4426950408889634074)
         for r in range(rows):
-            exact = Fraction(float(sinks[r])) * log2e - Fraction(float(GPU.mul(top[r], k)))
-            weight = ex2(
-                f32(float(exact))
-            )  # fractions round to binary64 once; then the argument of exp2f narrows
+            low = float(GPU.mul(top[r], k))
+            exact = Fraction(float(sinks[r])) * log2e - Fraction(low) if np.isfinite(low) else -low
+            weight = ex2(f32(float(exact)))  # rounded to binary64, and then by exp2f's argument
             total[r] = GPU.add(total[r], GPU.mul(weight, F32(448)) if e4m3 else weight)
     norm = GPU.mul(F32(448), rcp(total)) if e4m3 else rcp(total)
     return round_to(fmt, IEEE.mul(acc, norm[:, None])), top, total
