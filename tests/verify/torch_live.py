@@ -1,8 +1,9 @@
 """PyTorch's CPU flash attention, run in a process of its own: which code it takes here, and what it gives.
 
 The spec describes one class of machine: PyTorch 2.13.0, AVX-512, and MKL's code for CPUs of AMD. On a CPU of Intel
-with AVX-512 the same code is in the same library, behind three questions that MKL asks of the CPU; a shim of three
-functions answers them as an EPYC would. On any other machine there is nothing to compare with.
+with AVX-512 the same code is in the same library, behind questions that MKL asks of the CPU; a shim of three functions
+answers them as an EPYC would. Disassembled, that code asks for the vendor, for family 10h, for FMA4 and for AVX2, and
+for nothing else: no cache sizes. On any other machine there is nothing to compare with.
 """
 
 from __future__ import annotations
