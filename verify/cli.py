@@ -221,16 +221,26 @@ def emulate(
         result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
         steps = explain(result, loaded, explain_tokens) if explain_tokens else []
         answer.data({**result_json(result, case, loaded), "steps": as_json(steps)})
-        for line in (*as_text(steps), *result_text(result)):
+        for line in (*as_text(steps), *result_text(result, loaded)):
             answer.text(line)
         answer.close(f"{loaded.name} on {where.name}: {case.kv_len:,} tokens in {result.plan.count} groups")
 
 
 def compare(
     left: Annotated[
-        str, typer.Argument(metavar="A@PLATFORM", help="A spec and a platform: walkthrough.xqa@h200.")
+        str,
+        typer.Argument(
+            metavar="A@PLATFORM|CAPTURE", help="A spec and a platform: walkthrough.xqa@h200. Or a capture."
+        ),
     ],
-    right: Annotated[str, typer.Argument(metavar="B@PLATFORM", help="Another spec, or another platform.")],
+    right: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[B@PLATFORM]",
+            help="Another spec, or another platform; none for a capture.",
+            show_default=False,
+        ),
+    ] = None,
     file: InputOption = None,
     teaching: TeachingOption = False,
     seed: RandomOption = None,
@@ -246,9 +256,28 @@ def compare(
     kv_capacity: Capacity = None,
     model: ModelOption = None,
     more: SetOption = None,
+    spec: Annotated[
+        str | None, typer.Option("--spec", help="With a capture: another spec than the one that it names.")
+    ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option("--platform", "-p", help="With a capture: another platform than its machine."),
+    ] = None,
+    kernels: Annotated[
+        str | None, typer.Option("--kernels", "-k", metavar="A,B", help="With a capture: only these kernels.")
+    ] = None,
     output: FormatOption = OutputFormat.text,
 ) -> None:
-    """Compare two specs or platforms on one input: how far apart, and where they part first."""
+    """Compare two results bit by bit: how far apart, and where they part first.
+
+    Two specs or platforms on one input; or a capture of real kernels with what the specs predict for it.
+    """
+    if _compares_capture(left, right):
+        from verify.capture.cli import compare_capture
+
+        given: dict[str, Any] = {"spec": spec, "platform": platform, "names": kernels}
+        compare_capture(left, **given, fail=fail, as_json=output is OutputFormat.json)
+        return
     with answering(output is OutputFormat.json) as answer:
         from verify.compare import compare as judge
         from verify.resultview import comparison_text
@@ -263,7 +292,9 @@ def compare(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        (spec_a, platform_a), (spec_b, platform_b) = _cell(left), _cell(right)
+        for name, value in (("--spec", spec), ("--platform", platform), ("--kernels", kernels)):
+            _only_with_captures(name, value)
+        (spec_a, platform_a), (spec_b, platform_b) = _cell(left), _cell(right or "")
         case = get_case(file, teaching, seed, context)
         a = _all_sites(case, spec_a, platform_a, walker)
         b = _all_sites(case, spec_b, platform_b, walker)
@@ -288,6 +319,26 @@ def spec_and_platform(
     if spec.assumption:
         typer.echo(f"warning: {spec.assumption}", err=True)
     return spec, where
+
+
+def _compares_capture(left: str, right: str | None) -> bool:
+    """Whether ``left`` alone names a capture; a spec by its path has ``@PLATFORM`` behind it."""
+    if right is not None:
+        return False
+    from verify.capture.format import is_capture
+
+    return is_capture(left) or "@" not in left
+
+
+def _only_with_captures(name: str, value: str | None) -> None:
+    from specs.errors import InputError
+
+    if value is not None:
+        raise InputError(
+            "only goes with a capture",
+            place=name,
+            remedy="write both sides as SPEC@PLATFORM, as in walkthrough.xqa@h200",
+        )
 
 
 def _cell(text: str) -> tuple[Spec, Platform]:
@@ -394,5 +445,8 @@ def _doctor_text(answer: Answer, report: Any) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands to ``app``."""
+    from verify.capture.cli import app as capture
+
     for command in (plan, emulate, compare, traffic, doctor):
         app.command()(command)
+    app.add_typer(capture, name="capture")
