@@ -111,6 +111,12 @@ class _Checker:
                 yield SpecError(
                     f"assumed: no line '{name}'", place=where, remedy=did_you_mean(name, self.sites)
                 )
+        for name in file.faults:
+            if name not in self.sites:
+                where = self.at("faults", name)
+                yield SpecError(
+                    f"faults: no line '{name}'", place=where, remedy=did_you_mean(name, self.sites)
+                )
         owners: dict[str, str] = {}
         groups: list[tuple[str, Iterable[str]]] = [
             ("options", file.options),

@@ -115,6 +115,7 @@ def diff(a: Spec, b: Spec) -> SpecDiff:
     lines = [*_pairs("numbers", _numbers(a), _numbers(b)), *_pairs("options", _options(a), _options(b))]
     lines += _pairs("require", _requires(a), _requires(b))
     lines += _pairs("assumed", _assumed(a), _assumed(b))
+    lines += _pairs("faults", a.file.faults, b.file.faults)
     lines += _tables(a.file, b.file, a.levels, b.levels, a.sections, b.sections, "")
     theirs = {v.when: v for v in b.file.variants}
     for variant in a.file.variants:

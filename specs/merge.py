@@ -40,6 +40,7 @@ def index(file: SpecFile, document: Document) -> Places:
 
     add("", ("name", "status", "summary", "extends", "drop"), ())
     add("assumed", ("lines", "why"), ("assumed",))
+    add("faults", file.faults, ("faults",))
     add("numbers", ("compute", "inputs"), ("numbers",))
     add("options", file.options, ("options",))
     for n in range(len(file.requires)):
@@ -76,6 +77,7 @@ def extend(
         "extends": None,
         "sources": (*child.sources, *(s for s in base.sources if s not in child.sources)),
         "assumed": child.assumed or base.assumed,
+        "faults": {**base.faults, **child.faults},
         "numbers": child.numbers or base.numbers,
         "options": {**{k: v for k, v in base.options.items() if k not in child.drop}, **child.options},
         "requires": (*base.requires, *child.requires),

@@ -61,6 +61,7 @@ TOP_KEYS = (
     "source",
     "require",
     "assumed",
+    "faults",
     "numbers",
     "options",
     "let",
@@ -263,6 +264,7 @@ class SpecFile(Lines):
     sources: Annotated[tuple[Source, ...], Field(alias="source", strict=False, max_length=32)] = ()
     requires: Annotated[tuple[Require, ...], Field(alias="require", strict=False, max_length=32)] = ()
     assumed: Assumed | None = None
+    faults: dict[Identifier, Line] = {}
     numbers: Numbers | None = None
     options: dict[Identifier, Option] = {}
     variants: Annotated[

@@ -33,6 +33,7 @@ def rows(spec: Spec) -> Iterator[Row]:
     if file.assumed is not None:
         yield "assumed", "lines", ", ".join(file.assumed.lines)
         yield "", "why", file.assumed.why
+    yield from _table("faults", file.faults)
     yield from _table("options", {k: value(v) for k, v in file.options.items()})
     yield from _lines(file, file.levels)
     for variant in file.variants:

@@ -71,6 +71,7 @@ def to_toml(file: SpecFile) -> str:
     if file.assumed is not None:
         names = ", ".join(quote(n) for n in file.assumed.lines)
         parts.append(f"[assumed]\nlines = [{names}]\nwhy   = {quote(file.assumed.why)}\n")
+    parts.append(table("[faults]", file.faults))
     if file.numbers is not None:
         formats = file.numbers.inputs.model_dump(exclude_none=True)
         inner = ", ".join(f"{k} = {quote(v)}" for k, v in formats.items())

@@ -51,10 +51,23 @@ def result_json(result: Result, case: Case, spec: Spec) -> dict[str, Any]:
         "exact_path": result.exact_path,
         "output": array_json(result.output),
         "lse": None if result.lse is None else array_json(result.lse),
+        "faults": faults(result, spec),
     }
 
 
-def result_text(result: Result) -> Iterator[str]:
+def faults(result: Result, spec: Spec) -> list[str]:
+    """What the kernel itself does wrong here: the declared faults whose condition is true.
+
+    They are looked for only where an output is NaN or a row is zero, because that may cost a compilation.
+    """
+    output = result.output.astype(np.float32)
+    if not spec.file.faults or not (np.isnan(output).any() or (output == 0).all(axis=-1).any()):
+        return []
+    known = result.trace
+    return [why for name, why in spec.file.faults.items() if name in known and bool(known[name].any())]
+
+
+def result_text(result: Result, spec: Spec | None = None) -> Iterator[str]:
     """A result in a few lines."""
     for name, array in (("output", result.output), ("lse", result.lse)):
         if array is None:
@@ -66,6 +79,8 @@ def result_text(result: Result) -> Iterator[str]:
         yield f"{name:<6}  {fmt.name} {shape}: {values}{', ...' if flat.size > SHOWN else ''}"
     if result.empty_rows:
         yield f"{result.empty_rows} rows have no live token: output 0, lse -inf"
+    for why in () if spec is None else faults(result, spec):
+        yield f"the kernel's own fault: {why}"
 
 
 def comparison_text(found: Comparison, verdict: str) -> Iterator[str]:

@@ -88,6 +88,16 @@ def test_requirements_are_part_of_the_spec() -> None:
     assert show_json(spec)["require"][1]["that"] == "compute_capability >= 90"
 
 
+def test_faults_name_lines_of_the_spec() -> None:
+    faulty = TEXT.replace("[numbers]", '[faults]\nlow = "all weights vanish"\n[numbers]')
+    with pytest.raises(SpecError, match=r"my\.toml:12:1: faults: no line 'low'"):
+        parse_spec(faulty, "my.toml")
+    spec = parse_spec(faulty.replace("[row]", '[row]\nlow = "top < -1000"'), "my.toml")
+    assert parse_spec(spec.to_toml()) == spec
+    assert spec.file.faults == {"low": "all weights vanish"}
+    assert "all weights vanish" in show_text(spec)
+
+
 def test_a_child_keeps_the_requirements_of_its_base(tmp_path: Any) -> None:
     (tmp_path / "base.toml").write_text(TEXT)
     head = 'schema = 1\nname = "test.child"\nstatus = "read"\nsummary = "a test"\nextends = "./base.toml"\n'

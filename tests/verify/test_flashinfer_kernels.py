@@ -13,6 +13,7 @@ from specs import load_platform, load_spec
 from tests.verify.bits32 import F32, LOG2E, add, ex2, fma, lg2, mul, rcp
 from verify import emulate
 from verify.emulator import Result
+from verify.resultview import faults, result_text
 
 BF16 = ml_dtypes.bfloat16
 XQA, FP8, FA2, FA3 = "xqa.decode", "xqa.decode_fp8_sm90", "flashinfer.fa2_decode", "flash_attn3.decode"
@@ -132,13 +133,21 @@ def test_logits_below_the_floor_make_nan() -> None:
     for platform in ("h200", "sm120"):
         for sms in (1, 2):
             assert np.isnan(scored(XQA, low, platform, sm_count=sms).output.astype(F32)).all()
+    fault = faults(scored(XQA, low, sm_count=2), load_spec(XQA))
+    assert len(fault) == 1
+    assert "below about -1e5" in fault[0]
     low[0, 299] = -9e4
     assert np.isfinite(scored(XQA, low, sm_count=1).output.astype(F32)).all()
     poisoned = scored(XQA, low, sm_count=2)  # one sub-sequence below the floor is enough: NaN times weight 0
     assert poisoned.trace["w"][0].tolist()[0] == 0
     assert np.isnan(poisoned.output.astype(F32)).all()
-    fp8 = np.full((1, 256), -1.5e5, F32)
-    assert np.isnan(scored(FP8, fp8, sm_count=2).output.astype(F32)).all()
+    assert len(faults(poisoned, load_spec(XQA))) == 1
+    fp8 = scored(FP8, np.full((1, 256), -1.5e5, F32), sm_count=2)
+    assert np.isnan(fp8.output.astype(F32)).all()
+    assert any(
+        line.startswith("the kernel's own fault: every logit") for line in result_text(fp8, load_spec(FP8))
+    )
+    assert faults(scored(XQA, random_scores(1, 1, 300)), load_spec(XQA)) == []
 
 
 def test_an_empty_sequence_is_zero_in_one_block_and_nan_in_several() -> None:
