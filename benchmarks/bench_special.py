@@ -67,8 +67,8 @@ def carrier(zero: jax.Array, words: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--count", type=int, default=1 << 22)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--count", type=int, default=1 << 20)
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def main() -> None:
             f"  CPU x {cpu / np.median(busy[base]):5.2f}"
         )
     ex2 = "mufu.ex2 in f32.ftz"
-    rate, core = options.count / wall[ex2].min(), options.count / busy[ex2].min()
+    rate, core = options.count / wall[ex2].min(), options.count / np.median(busy[ex2])
     print(
         f"ex2: best {rate:.2e} a second, {rate / TARGET:.2f} of the target {TARGET:.1e}; a core, by CPU time: {core:.2e}"
     )

@@ -47,22 +47,24 @@ def _negative(words: Array) -> Array:
 def mufu_ex2(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``ex2.approx``; without .ftz the argument below -126 is halved and the result squared."""
     words = ops.words(x)
-    if fmt.ftz:
-        return ops.values(mufu.ex2(words))
     low = (words > _MINUS_126) & (words <= _MINUS_INFINITY)
-    _flag(ops, low & (words < _MINUS_151))
+    if not fmt.ftz:
+        _flag(ops, low & (words < _MINUS_151))
+    if fmt.ftz or _holds_no_subnormal(ops):
+        return ops.values(mufu.ex2(words))
     # Half of a number of this size is one less in the exponent; infinity stays what it is.
     halved = jnp.where(low & (words < _MINUS_INFINITY), words - _NORMAL, words)
     root = ops.values(mufu.ex2(halved))
-    return ops.mul(root, jnp.where(low, root, ops.constant(1.0)), fmt, check=False)
+    return ops.mul(root, jnp.where(low, root, ops.constant(1.0)), fmt)
 
 
 def mufu_rcp(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``rcp.approx``; without .ftz an extreme operand is scaled, and so is the result."""
-    if fmt.ftz:
-        return ops.values(mufu.rcp(ops.words(x)))
     scale, huge = _extreme(ops, x)
-    _flag(ops, huge)
+    if not fmt.ftz:
+        _flag(ops, huge)
+    if fmt.ftz or _holds_no_subnormal(ops):
+        return ops.values(mufu.rcp(ops.words(x)))
     scaled = ops.mul(x, scale, fmt, check=False)
     return ops.mul(ops.values(mufu.rcp(ops.words(scaled))), scale, fmt, check=False)
 
@@ -71,7 +73,7 @@ def mufu_rsq(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``rsqrt.approx``; without .ftz a subnormal operand is scaled. -0 and negative numbers are flagged."""
     words = ops.words(x)
     ops.note(_negative(words))
-    if fmt.ftz:
+    if fmt.ftz or _holds_no_subnormal(ops):
         return ops.values(mufu.rsq(words))
     small = _subnormal(words)
     scaled = ops.mul(x, jnp.where(small, ops.constant(2.0**24), ops.constant(1.0)), fmt, check=False)
@@ -83,7 +85,7 @@ def mufu_lg2(ops: Carrier, x: Array, fmt: Format) -> Array:
     """``lg2.approx``; without .ftz a subnormal operand is scaled. -0 and negative numbers are flagged."""
     words = ops.words(x)
     ops.note(_negative(words))
-    if fmt.ftz:
+    if fmt.ftz or _holds_no_subnormal(ops):
         return ops.values(mufu.lg2(words))
     small = _subnormal(words)
     scaled = ops.mul(x, jnp.where(small, ops.constant(2.0**24), ops.constant(1.0)), fmt, check=False)
@@ -114,13 +116,18 @@ def _exponent(ops: Carrier, x: Array) -> Array:
     return ((ops.words(x) & ~_SIGN) >> np.uint32(23)).astype(jnp.int32)
 
 
+def _holds_no_subnormal(ops: Carrier) -> bool:
+    """Whether this is the fast carrier, in which the forms with and without .ftz are one where no flag is raised."""
+    return ops.width is bits.WIDTH32
+
+
 def _flag(ops: Carrier, risk: Array) -> None:
     """Raise the flag of a carrier that holds no subnormal numbers.
 
     The functions flag by their operands, not by their results: a flag that reads a result makes the compiler evaluate
     the function twice.
     """
-    if ops.width is bits.WIDTH32:
+    if _holds_no_subnormal(ops):
         ops.note(risk)
 
 
