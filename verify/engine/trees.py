@@ -18,7 +18,7 @@ from specs.nodes import Num, Tree
 from verify.engine.primitives import Carrier
 
 Array = jax.Array
-_UNROLL = 24  # terms up to which a sequence is written out
+_UNROLL = {False: 16, True: 4}  # terms up to which a sequence is written out; fused steps are long
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Folder:
 
     def _chain(self, terms: Terms, acc: Array, fused: bool) -> Sum:
         n = terms.count
-        if n <= _UNROLL:
+        if n <= _UNROLL[fused]:
             for i in range(n):
                 acc = self._step(terms.pick(slice(i, i + 1)), acc, fused)
             return Sum(acc)
