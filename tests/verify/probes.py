@@ -25,6 +25,7 @@ TOKENS = {
     "walkthrough.trtllm_gen": 512,
     "walkthrough.xqa": 1536,
     "vllm_triton.interpreter": 576,
+    "vllm_triton.interpreter_2d": 192,
 }
 #: Tokens that no group shares.
 UNITS = {
@@ -35,6 +36,7 @@ UNITS = {
     "walkthrough.trtllm_gen": 128,
     "walkthrough.xqa": 256,
     "vllm_triton.interpreter": 16,
+    "vllm_triton.interpreter_2d": 32,
 }
 Answer = tuple[str, bytes, str, bytes]
 
