@@ -216,6 +216,13 @@ def test_xqa_keeps_subnormal_accumulators_where_no_maximum_changes(gpu: str) -> 
     judges.xqa_decode(case, "oracle", "faint")
 
 
+@pytest.mark.parametrize("spec", [SPLITKV, PREFILL])
+def test_flash_attention_2_skips_blocks_before_the_window_of_a_row_block(spec: str) -> None:
+    """The same of many query tokens, in blocks of 64 or 128."""
+    case = made(spec, "h200", "tiny", (200, 1, 1, 64), q_len=140, causal=True, context={"window": 1})
+    judges.flash_attn2_tokens(case, "oracle", "tiny")
+
+
 @pytest.mark.parametrize("n", [257, 520])
 def test_flash_attention_2_skips_blocks_before_the_window(n: int) -> None:
     """`flash_fwd_kernel.h`, n_block_min: blocks that are not visited leave an underflowed output its sign."""

@@ -74,10 +74,8 @@ def flash_attn2_tokens(seed: int) -> Case:
     q_len = min(x.pick(1, 2, 3, 5, 17, 63, 64, 65, 129, 130), n)
     d = x.d if q_len < 20 else 64
     spec = x.pick("flash_attn2.prefill", "flash_attn2.splitkv_decode")
-    # A windowed row block skips blocks that the specs run through: that tells in signs of underflowed zeros alone.
-    kind = "normal" if x.window and x.kind in ("tiny", "faint") else x.kind
     causal = bool(x.window) or x.chance(0.6)
-    return made(spec, x.gpu, kind, (n, 2, 1, d), x.fmt, q_len=q_len, causal=causal, context=x.window)
+    return made(spec, x.gpu, x.kind, (n, 2, 1, d), x.fmt, q_len=q_len, causal=causal, context=x.window)
 
 
 def triton_3d(seed: int) -> Case:

@@ -59,7 +59,8 @@ def flash_attn2_tokens(case: Case, backend: str, what: str) -> None:
         q, k, v = case.q[:, h], case.k[:, h // group], case.v[:, h // group]
         p = fa2.Problem(q, k, v, d**-0.5, core_of(case.device), case.fmt, causal, sides)
         if case.spec == "flash_attn2.prefill":
-            done = fa2.prefill(p, sm8x=80 < case.device.compute_capability < 90)
+            sm = case.device.compute_capability  # 128 rows of head_dim 256 fit A100's shared memory best
+            done = fa2.prefill(p, sm8x=80 < sm < 90, block_m_256=128 if sm == 80 else 64)
         else:
             done = fa2.splitkv(p, int(run.plan.program.integers["splits"]))
         outs.append(done.out)
