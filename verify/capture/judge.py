@@ -70,7 +70,9 @@ class SiteResult:
 
 @dataclass(frozen=True)
 class RecordResult:
-    """One record. ``refused``: why the spec does not describe it; ``backend``: which walker predicted."""
+    """One record. ``refused``: why the spec does not describe it; ``backend``: which walker predicted; ``unmatched``:
+    arrays that the spec has no site for in this shape, which are not compared.
+    """
 
     name: str
     kernel: str
@@ -78,6 +80,7 @@ class RecordResult:
     sites: tuple[SiteResult, ...] = ()
     refused: str = ""
     repeatable: bool = True
+    unmatched: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -324,14 +327,20 @@ def _record(capture: Capture, key: str, record: Record, spec: Spec, platform: Pl
         sites = [s for s in kernel.sites if s.array in arrays and s.site in run.program.sites]
         results = tuple(compare_sites(key, sites, arrays, run, str(capture.path)))
     except UnsupportedError as error:
-        return RecordResult(key, record.kernel, "none", refused=error.cause)
+        return RecordResult(
+            key,
+            record.kernel,
+            "none",
+            refused=f"{error.cause}: {error.remedy}" if error.remedy else error.cause,
+        )
     except (InputError, SpecError) as error:
         place = f"{capture.path}: record '{key}'"
         if error.place is None or not str(error.place).startswith(str(capture.path)):
             place = f"{place}: {error.place}" if error.place else place
             raise type(error)(error.cause, place=place, remedy=error.remedy) from None
         raise
-    return RecordResult(key, record.kernel, run.backend, results, repeatable=record.repeatable)
+    unmatched = tuple(n for n in arrays if n not in {s.array for s in sites})
+    return RecordResult(key, record.kernel, run.backend, results, "", record.repeatable, unmatched)
 
 
 def begin(case: Case, record: Record, spec: Spec, platform: Platform) -> Run:

@@ -68,6 +68,10 @@ def _sites(result: KernelResult) -> Iterator[str]:
         total = sum(s.elements for s in found)
         yield f"  {name:<12} is {found[0].site:<8} {wrong:>9,} of {total:,} differ, in {len(found)} cases"
 
+    alone = [name for r in result.compared for name in r.unmatched]
+    for name in dict.fromkeys(alone):
+        yield f"  {name:<12} not compared in {alone.count(name)} cases: the spec has no such site there"
+
 
 def capture_json(
     capture: Capture, results: Sequence[KernelResult], probes: Sequence[ProbeResult]

@@ -30,11 +30,13 @@ MACHINE: dict[str, Any] = {
 SMALL = recipe("random", 40, q_heads=4, kv_heads=2, head_dim=64)
 
 
-def predict(kernel: str, r: Recipe, context: Mapping[str, Any], platform: str = "h200") -> dict[str, Array]:
+def predict(
+    kernel: str, r: Recipe, context: Mapping[str, Any], options: Mapping[str, Any] | None = None
+) -> dict[str, Array]:
     """What the emulator gives for every array of a kernel: the stand-in of the real library."""
     case = Case("x", make(r), scale=float(r.head_dim) ** -0.5)
     run = replace(case, context=dict(context)).start(
-        load_spec(KERNELS[kernel].spec), load_platform(platform), backend="oracle"
+        load_spec(KERNELS[kernel].spec), load_platform("h200"), backend="oracle", options=options
     )
     return {s.array: predicted(run, s) for s in KERNELS[kernel].sites if s.site in run.program.sites}
 
