@@ -149,8 +149,12 @@ GPUS = [("a100", 80), ("h200", 90), ("b200", 100), ("sm120", 120)]
 TREES = [(*gpu, triton, d) for gpu in GPUS for triton in (307, 308) for d in (64, 128, 256)]
 
 
-@pytest.mark.parametrize(("gpu", "sm", "triton", "head_dim"), [*TREES, ("b200", 100, 307, 96)])
-def test_trees_of_reduce_segments(gpu: str, sm: int, triton: int, head_dim: int) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "sm", "triton", "head_dim", "vllm"),
+    [*((*tree, 3300) for tree in TREES), ("b200", 100, 307, 96, 3300), ("b200", 90, 307, 128, 3100)],
+)
+def test_trees_of_reduce_segments(gpu: str, sm: int, triton: int, head_dim: int, vllm: int) -> None:
+    """``sm``: as which architecture the kernel is compiled; vLLM's older source has no odd columns on sm_100."""
     wide = sm == 120
     rng = np.random.default_rng(head_dim + sm + triton)
     n = 1024 if wide else 251
@@ -163,7 +167,13 @@ def test_trees_of_reduce_segments(gpu: str, sm: int, triton: int, head_dim: int)
         load_platform(gpu),
         scores=rng.normal(0, 2, (1, n)).astype(np.float32),
         values=v if not wide else v[:, :34],
-        context={"head_dim": head_dim, "q_heads": 8, "kv_heads": 2, "triton_version": triton},
+        context={
+            "head_dim": head_dim,
+            "q_heads": 8,
+            "kv_heads": 2,
+            "triton_version": triton,
+            "vllm_version": vllm,
+        },
         options={"last_writer": 2 if wide and triton == 308 else 0},
         backend="oracle",
     )
