@@ -41,7 +41,7 @@ class Shape:
 
 
 SHAPES = [
-    Shape("flash_attn2.splitkv_decode", "h200", 1700, 64, context={"num_splits": 3}),
+    Shape("flash_attn2.splitkv_decode", "h200", 1700, 64, context={"num_splits": 3}, quick=False),
     Shape(
         "flash_attn2.splitkv_decode", "a100", 500, 256, q_dtype=np.float16, kv_dtype=np.float16, quick=False
     ),
@@ -55,7 +55,7 @@ SHAPES = [
     Shape("vllm_triton.decode_3d", "a100", 300, 256, context={"triton_version": 307}, quick=False),
     Shape("vllm_triton.interpreter", "h200", 300, 16),
     Shape("vllm_triton.interpreter_2d", "h200", 150, 16, quick=False),
-    Shape("xqa.decode", "h200", 1700, 64, context={"sm_count": 3}),
+    Shape("xqa.decode", "h200", 1700, 64, context={"sm_count": 3}, quick=False),
     Shape("xqa.decode", "sm120", 1700, 128, context={"sm_count": 3}, quick=False),
     Shape("xqa.decode_fp8_sm90", "h200", 500, 64, kv_dtype=F8, quick=False),
     Shape("torch_cpu.sdpa_flash", "amd_avx512", 1100, 64, quick=False),
