@@ -19,7 +19,8 @@ def hint(want: NDArray[Any], got: NDArray[Any], array: str) -> str:
         want: captured, ``[q_len, q_heads, ...]``. got: predicted, of the same shape.
         array: its name in the capture.
     """
-    w, g = want.astype(np.float64), got.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a captured NaN may be a signalling one
+        w, g = want.astype(np.float64), got.astype(np.float64)
     if np.isnan(w).all() and not np.isnan(g).all():
         return f"{array} is NaN throughout: nothing was written there"
     rows = want.reshape(want.shape[0] * want.shape[1], -1)
