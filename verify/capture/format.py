@@ -122,8 +122,8 @@ def write_capture(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str, 
         if any(folder.iterdir()):
             raise InputError("is not empty", place=str(folder), remedy="give another --out")
         target = folder / ARRAYS
-        # safetensors reorders nothing that has one dtype size; names are sorted by it.
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, target)
+        target.chmod(0o644)  # the library makes it the owner's alone
         data = {"name": ARRAYS, "bytes": target.stat().st_size, "sha256": _sha_of(target)}
         whole = {"schema": 1, "kind": "kernels", **fields, "file": File.model_validate(data).model_dump()}
         manifest = Manifest.model_validate_json(json.dumps(whole, allow_nan=False))

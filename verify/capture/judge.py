@@ -29,6 +29,8 @@ from verify.explain import bit_text, decimal
 from verify.numerics.ulp import format_of
 
 Progress = Callable[[str, int, int], None]
+ANY = "h200"
+"""The platform that stands for all of them, where the machine changes no bit."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,12 @@ def judge(
     for name, records in groups.items():
         kernel = KERNELS[name]
         chosen = load_spec(kernel.spec) if given is None else given
-        where, warnings = find_platform(capture.manifest.machine, platform, gpu=kernel.gpu)
+        where, warnings = (
+            (load_platform(platform or ANY), ())
+            if kernel.anywhere
+            else find_platform(capture.manifest.machine, platform, gpu=kernel.gpu)
+        )
+        title = where.name if platform or not kernel.anywhere else "any platform"
         version = _check_version(capture, name, kernel)
         if chosen.assumption:
             warnings = (*warnings, chosen.assumption)
@@ -193,9 +200,7 @@ def judge(
             if progress is not None:
                 progress(name, done, len(records))
         out.append(
-            KernelResult(
-                name, chosen.name, chosen.content_hash, where.name, version, tuple(results), warnings
-            )
+            KernelResult(name, chosen.name, chosen.content_hash, title, version, tuple(results), warnings)
         )
     return out
 
@@ -376,6 +381,7 @@ def compare_sites(
     for site in sites:
         got = predicted(run, site)
         want = arrays[site.array]
+        got = _unvisited(got, want.shape) if site.at == "last" else got
         if want.shape != got.shape or want.dtype != got.dtype:
             raise InputError(
                 f"is {want.dtype} {list(want.shape)}, site {site.site} of {run.spec.name} is {got.dtype} {list(got.shape)}",
@@ -383,6 +389,15 @@ def compare_sites(
                 remedy="the capture was made with another shape or split than the spec computes for this platform",
             )
         yield _site(key, site, want, got, axes_of(run, site))
+
+
+def _unvisited(data: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Pieces that a kernel has room for and the plan does not visit, after the others, as NaN."""
+    more = shape[2] - data.shape[2] if len(shape) > 2 and data.ndim > 2 else 0
+    if more <= 0:
+        return data
+    room = np.full((*data.shape[:2], more, *data.shape[3:]), np.nan, data.dtype)
+    return np.concatenate([data, room], axis=2)
 
 
 def axes_of(run: Run, site: Site) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Kernel:
         cases: the fixed inputs; takes whether only the quick ones are wanted.
         gpu: whether it runs on a GPU.
         oracle_up_to: products of q and k up to which the oracle predicts, where the engine would compile for longer.
+        anywhere: the machine changes no bit.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Kernel:
     cases: Callable[[bool], Iterator[Case]]
     gpu: bool = True
     oracle_up_to: int = 100_000
+    anywhere: bool = False
 
 
 _OUTPUT = (Site("lse", "lse"), Site("output", "output"))
@@ -142,6 +144,18 @@ KERNELS: dict[str, Kernel] = {
         cases=_torch_cpu,
         gpu=False,
         oracle_up_to=1_000_000,
+    ),
+    "triton_interpreter": Kernel(
+        title="vLLM's Triton unified attention in Triton's interpreter, with a defined order",
+        producer="triton_interpreter",
+        spec="vllm_triton.interpreter",
+        library="vllm",
+        versions=((0, 33, 0), (0, 33, 0)),
+        note="the spec describes vLLM 0.33.0, interpreted by Triton 3.7",
+        sites=(*_TRITON, Site("output", "output")),
+        cases=_decode((1, 15, 17, 40), ((4, 1, 64),), ("bf16",), ("sharp", "spread"), teaching=False),
+        gpu=False,
+        anywhere=True,
     ),
     "flash_attn": Kernel(
         title="FlashAttention-2 of Dao-AILab, decode over a paged cache (flash_attn_with_kvcache)",

@@ -218,6 +218,20 @@ def test_the_packaged_capture_is_exact() -> None:
     assert result.version == "torch 2.13.0+cpu (cf30153c4c13)"
 
 
+def test_the_packaged_capture_of_the_interpreter_is_exact() -> None:
+    """vLLM's kernel text in Triton's interpreter, its segment buffers among the arrays."""
+    (result,) = judge(read_capture("vllm_triton_interpreter_0.33.0"))
+    assert result.exact
+    assert result.platform == "any platform"
+    assert {s.array for r in result.records for s in r.sites} == {
+        "segm_max",
+        "segm_expsum",
+        "segm_output",
+        "output",
+    }
+    assert sum(s.elements for r in result.records for s in r.sites) == 26_880
+
+
 def test_what_is_no_arithmetic_is_said() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((1, 6, 32)).astype(np.float32)
