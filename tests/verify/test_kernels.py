@@ -16,6 +16,8 @@ from specs import load_platform, load_spec
 from specs.discover import every
 from tests.verify.laws import assert_engine_is_oracle, some_numbers
 from verify.emulator import Run, start_run
+from verify.engine.run import dispatch
+from verify.sweep import KVCache
 
 BF16, F8 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 
@@ -101,3 +103,30 @@ def test_every_site_by_the_exact_path(spec: str, kind: str) -> None:
     shape = next(s for s in SHAPES if s.spec == spec)
     run = started(shape, ("usual", "usual", kind), 5)
     assert_engine_is_oracle(run, [(0, 0)], [1])
+
+
+@pytest.mark.parametrize(
+    ("spec", "platform"),
+    [
+        ("flash_attn2.splitkv_decode", "h200"),
+        ("flash_attn3.decode", "h200"),
+        ("flashinfer.fa2_decode", "h200"),
+        ("vllm_triton.decode_3d", "h200"),
+        ("xqa.decode", "h200"),
+        ("xqa.decode", "sm120"),
+    ],
+)
+def test_lengths_share_compiled_functions(spec: str, platform: str) -> None:
+    """One function for each power of two of the capacity, with one table shape or two."""
+    k = np.zeros((1 << 15, 1, 64), BF16)
+    q = np.zeros((6, 64), BF16)
+    cache = KVCache(load_spec(spec), k, k)
+    recipes: set[Any] = set()
+    shapes: set[Any] = set()
+    for n in (4097, 5000, 6000, 7777, 8192, 8193, 10_000, 12_345, 16_000, 16_385, 20_001, 27_525, 32_768):
+        run = cache.run(load_spec(spec), load_platform(platform), q, n, scale=0.125, more=True)
+        recipe, dynamic = dispatch(run.work(), ["output"])
+        recipes.add(recipe)
+        shapes.add((dynamic["tokens"].shape, dynamic["v"].shape))
+    assert len(recipes) == 1
+    assert len(shapes) <= 5
