@@ -41,6 +41,8 @@ def loaded(*arguments: str) -> set[str]:
         ("spec", "--help"),
         ("emulate", "--help"),
         ("report", "--help"),
+        ("compare", "--help"),
+        ("capture", "kernels", "--help"),
         ("spec", "check", "walkthrough.triton", "xqa.decode"),
         ("spec", "list"),
         ("spec", "diff", "walkthrough.triton", "walkthrough.xqa"),

@@ -26,7 +26,7 @@ DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 ADVERSARIAL = ("sharp", "spread", "cancel", "rising", "tiny")
 SCORES = (0.5, 1.0, 0.75, -2.0, -1.25, -0.75, -0.5, -3.0, -0.25, -2.25, 0.75, 0.5)
 VALUES = (1.875, 3.5, -0.5, 6.0, 0.0, -1.0, 5.5, -0.5, -3.5, 0.5, 4.0, -2.5)
-_MOST = 1 << 28
+_MOST = 1 << 26
 """Numbers that one input may have: a hostile recipe must not take all memory."""
 
 

@@ -31,6 +31,7 @@ from verify.capture.producers.probe_sources import (
 from verify.capture.producers.probes import CLASSES, operands
 from verify.numerics import mufu
 from verify.numerics.rounding import decode
+from verify.numerics.special import SPECIAL
 from verify.numerics.tensor_core import chained
 
 Array = np.ndarray[Any, Any]
@@ -40,8 +41,9 @@ MAIN = """
 int main() {
   word x;
   while (fread(&x, 4, 1, stdin) == 1) {
-    word y[4] = {model_ex2(x), model_rcp(x), model_rsq(x), model_lg2(x)};
-    fwrite(y, 4, 4, stdout);
+    word y[8] = {model_ex2(x), model_rcp(x), model_rsq(x), model_lg2(x), model_ex2_full(x), model_rcp_full(x),
+                 model_rsq_full(x), model_lg2_full(x)};
+    fwrite(y, 4, 8, stdout);
   }
 }
 """
@@ -55,15 +57,24 @@ def test_the_model_in_c_is_the_model(tmp_path: Path) -> None:
     assert COMPILER is not None
     subprocess.run([COMPILER, "-O1", "-w", "-o", program, source], check=True, timeout=120)
     rng = np.random.default_rng(0)
-    edges = [0, 1, 0x7FFFFF, 0x800000, 0x3F800000, 0x3F7FFFFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x42FC0000]
-    words = np.array([*edges, *(e | 0x80000000 for e in edges), *rng.integers(0, 1 << 32, 6000)], np.uint32)
+    edges = [0, 1, 0x3FFFFF, 0x7FFFFF, 0x800000, 0x3F800000, 0x3F7FFFFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001]
+    edges += [0x42FC0000, 0x42FC0001, 0x43160000, 0x7E800000, 0x7E800001]
+    low = rng.integers(0, 1 << 23, 300)
+    words = np.array(
+        [*edges, *(e | 0x80000000 for e in edges), *low, *rng.integers(0, 1 << 32, 5000)], np.uint32
+    )
+    words = np.append(words, rng.integers(0xC2FC0000, 0xC3160000, 300).astype(np.uint32))  # -126 to -150
     done = subprocess.run([program], input=words.tobytes(), capture_output=True, check=True, timeout=60)
-    found = np.frombuffer(done.stdout, np.uint32).reshape(-1, 4)
+    found = np.frombuffer(done.stdout, np.uint32).reshape(-1, 8)
     for word, row in zip(words.tolist(), found.tolist(), strict=True):
         want = [mufu.ex2(word), mufu.rcp(word)]
         known = not word & 0x80000000 or word & 0x7FFFFFFF > 0x7F800000
         want += [mufu.rsq(word), mufu.lg2(word)] if known else [0x7FC0DEAD] * 2
-        assert row == want, hex(word)
+        assert row[:4] == want, hex(word)
+        names = ("mufu.ex2", "mufu.rcp", "mufu.rsq", "mufu.lg2")
+        for name, got in zip(names[: 4 if known else 2], row[4:], strict=False):
+            assert got == mufu.to_word(SPECIAL[name](mufu.from_word(word), BASES["f32"])), (name, hex(word))
+        assert known or row[6:] == [0x7FC0DEAD] * 2
 
 
 def test_sources_have_no_holes() -> None:

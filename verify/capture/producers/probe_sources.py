@@ -97,6 +97,27 @@ BOTH word model_lg2(word x) {
   long long significand = place >= 0 ? total >> place : total << -place;
   return sign | (word)((place - 36 + 149) * (long long)NORMAL + significand);
 }
+BOTH float number_of(word x) { union { word w; float f; } u; u.w = x; return u.f; }
+BOTH word word_of(float x) { union { word w; float f; } u; u.f = x; return u.w; }
+BOTH word times(word x, float y) { return word_of(number_of(x) * y); }
+BOTH word model_ex2_full(word x) {
+  if (!(number_of(x) < -126.0f)) return model_ex2(x);
+  word root = model_ex2(times(x, 0.5f));
+  return times(root, number_of(root));
+}
+BOTH word model_rcp_full(word x) {
+  word magnitude = x & ~SIGN;
+  float scale = magnitude > 0x7E800000u ? 0.25f : magnitude < NORMAL ? 16777216.0f : 1.0f;
+  return magnitude > INFW ? NANW : times(model_rcp(times(x, scale)), scale);
+}
+BOTH word model_rsq_full(word x) {
+  if ((x & ~SIGN) >= NORMAL || x & SIGN) return model_rsq(x);
+  return times(model_rsq(times(x, 16777216.0f)), 4096.0f);
+}
+BOTH word model_lg2_full(word x) {
+  if ((x & ~SIGN) >= NORMAL || x & SIGN) return model_lg2(x);
+  return word_of(number_of(model_lg2(times(x, 16777216.0f))) + -24.0f);
+}
 """
 
 SWEEP = r"""
