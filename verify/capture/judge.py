@@ -291,6 +291,11 @@ def find_platform(machine: Machine, asked: str | None, *, gpu: bool) -> tuple[Pl
             place="platform",
             remedy="write a platform file and give it with --platform, or name the platform to compare it as",
         )
+    if len(fits) > 1:
+        names = " and ".join(p.name for p in fits)
+        return fits[0], (
+            f"{names} both describe {_machine_text(machine, gpu=gpu)}; compared as {fits[0].name}",
+        )
     return fits[0], ()
 
 

@@ -146,6 +146,16 @@ def test_a_post_release_is_the_release(split: Mapping[str, Any], tmp_path: Path)
 def test_the_platform_is_the_machine(split: Mapping[str, Any], tmp_path: Path) -> None:
     assert _write(tmp_path / "a", split, machine={**H200, "gpu": "NVIDIA H200 141GB HBM3"}).platform == "h200"
     assert _write(tmp_path / "b", split, machine={**H200, "gpu": "NVIDIA H100 80GB HBM3"}).platform == "h100"
+    write(
+        tmp_path / "d",
+        "flash_attn",
+        split,
+        r=LONG,
+        context=_context(),
+        machine={**H200, "gpu": "NVIDIA GH200"},
+    )
+    (unnamed,) = judge(read_capture(tmp_path / "d"))
+    assert "h100 and h200 both describe NVIDIA GH200 (132 SMs" in unnamed.warnings[0]
     with pytest.raises(InputError, match=r"133 SMs.*which no platform describes"):
         _write(tmp_path / "c", split, machine={**H200, "sm_count": 133})
     (result,) = judge(read_capture(tmp_path / "c"), platform="h200")
