@@ -122,7 +122,11 @@ class Reducer:
         assert n.over is not None
         nested = {*self.walker.program.level_names, TOKEN}
         plain = n.tree.kind == "seq" and not {"swap", "desc"} & set(n.tree.flags)
-        plain = plain and not any(reads(a, "v") and not isinstance(a, Name) for a in sum_factors(n) or ())
+        factors = sum_factors(n)
+        if factors is None:
+            plain = plain and not any(reads(a, "v") for a in n.args)
+        else:
+            plain = plain and not any(reads(a, "v") and not isinstance(a, Name) for a in factors)
         return not plain or n.by is not None or n.first is not None or not set(n.over) <= nested
 
     def _live(self, n: Reduce, frame: Frame | None) -> Val:

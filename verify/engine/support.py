@@ -44,6 +44,10 @@ def check_supported(program: Program) -> None:
             reason = _refusal(node, program)
             if isinstance(node, Reduce):
                 factors |= {id(x) for f in (sum_factors(node) or ()) for x in f.walk()}
+                if node.kind in ("sum", "dot"):  # rows of V may be added as they are
+                    factors |= {
+                        id(x) for f in node.args for x in f.walk() if isinstance(x, Name) and x.id == "v"
+                    }
             elif isinstance(node, Name) and node.id in ("k", "v") and id(node) not in factors:
                 reason = f"{node.id} outside a sum of its products"
             if reason:

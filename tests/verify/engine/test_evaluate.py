@@ -308,15 +308,19 @@ def test_a_subnormal_factor_times_a_large_one(small: str) -> None:
 
 
 REFUSED = {
-    '[levels]\ng = "tiles(4)"\nc = "view(2, pos(token) % 2)"\n': ("c' is a view", r"\[levels\]"),
-    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(v, pairwise())"\n': ("tree pairwise", r"<text>:12:6"),
-    '[levels]\ng = "tiles(4)"\n[g]\nx = "tanh.approx(max(v))"\n': (r"tanh\.approx\(\)", r"<text>:12:6"),
-    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(v, seq(), first=it * 2)"\n': ("first=", r"<text>:12:6"),
-    '[levels]\ng = "tiles(4)"\n[g]\nx = "sum(1 * v, seq())"\n[row]\ny = "at(x, g=0)"\n': (
-        "at",
-        r"<text>:14:6",
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "tanh.approx(max(score))"\n': (
+        r"tanh\.approx\(\)",
+        r"<text>:12:6",
     ),
-    '[levels]\ng = "tiles(4)"\n[g]\nx = "select(owns(g), 1, 0)"\n': ("owns", r"<text>:12:13"),
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "sum(score, any())"\n': (
+        r"tree any\(\)",
+        r"<text>:12:6",
+    ),
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "at(score, token=0)"\n': (
+        r"at\(\) along tokens",
+        r"<text>:12:6",
+    ),
+    '[row]\nx = "max(v)"\n': ("v outside a sum", r"<text>:10:10"),
 }
 
 
@@ -342,8 +346,46 @@ def test_an_input_wider_than_the_compute_format_is_refused(name: str) -> None:
         engine(s, gpu(2), problem(s, **arrays))
 
 
-def test_a_compute_format_that_flushes_is_refused() -> None:
-    s = spec('[row]\noutput = "sum(1 * v, seq())"\n', "f32.ftz")
+def test_a_compute_format_that_flushes() -> None:
+    """2**-120 / 2**10 is subnormal and becomes zero; without .ftz it stays."""
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.full((8, 2, 3), 2.0**-120)}
+    for compute, want in (("f32.ftz", 0.0), ("f32", 2.0**-127)):
+        s = spec('[row]\nsmall = "sum(1 * v, seq()) * 0.0009765625"\noutput = "small"\n', compute)
+        run = engine(s, gpu(2), problem(s, **arrays))
+        assert_engine_is_oracle(run, [(0, 0)])
+        assert float(run.outward("small")[0, 0]) == want
+
+
+@pytest.mark.parametrize("compute", ["f64.ftz", "bf16"])
+def test_a_compute_format_without_a_carrier_is_refused(compute: str) -> None:
+    s = spec('[row]\noutput = "sum(1 * v, seq())"\n', compute)
     arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
-    with pytest.raises(UnsupportedError, match=r"numbers\.compute: .*f32\.ftz"):
+    with pytest.raises(UnsupportedError, match=rf"numbers\.compute: .*{compute}"):
         engine(s, gpu(2), problem(s, **arrays))
+
+
+VIEWS = """
+[levels]
+g = "tiles(4)"
+c = "view(2, pos(token) % 2)"
+[state.row]
+l = "0"
+[g]
+odd = "sum(score, seq(), by=c, first=it * 2)"
+l = "sum(odd, seq()) + prev(l) * 0.5"
+total = "sum(v, pairwise())"
+mine = "select(owns(g) and pos(g) > 0, at(odd, c=1), 0)"
+[row]
+output = "last(l) + at(mine, g=1) + at(total, g=pos(dim) % 2)"
+"""
+
+
+def test_views_gathers_and_positions() -> None:
+    s = spec('[token]\nscore = "sum(q * k, seq())"\n' + VIEWS)
+    rng = np.random.default_rng(8)
+    arrays = {
+        "q": rng.normal(size=(2, 4)),
+        "k": rng.normal(size=(11, 2, 4)),
+        "v": rng.normal(size=(11, 2, 3)),
+    }
+    assert_engine_is_oracle(engine(s, gpu(2), problem(s, **arrays)), [(0, 0), (1, 0)])
