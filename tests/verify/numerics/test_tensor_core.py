@@ -88,7 +88,7 @@ def test_recorded_words_show_the_pairs_of_the_compiled_fp8_instruction() -> None
 @pytest.mark.parametrize("platform", ["h100", "h100_pcie", "h200", "b200"])
 @pytest.mark.parametrize("fmt", [E4M3, E5M2])
 def test_fp8_to_f16_by_mma_sync_is_refused(platform: str, fmt: object) -> None:
-    with pytest.raises(UnsupportedError, match="no dot product mma of e.m.* to f16 .*described"):
+    with pytest.raises(UnsupportedError, match=r"no dot product mma of e.m.* to f16 .*described"):
         find(load_platform(platform).dot_products, "mma", fmt, fmt, F16, 32)  # type: ignore[arg-type]
 
 
