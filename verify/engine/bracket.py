@@ -69,17 +69,14 @@ class Brackets:
         """
         parts = [self._part(x, over, frame, stored) for x in factors]
         alive = self.axes.front(live, over)
-        parts, alive = self._compacted(n, parts, alive)
-        if n.by is None:
-            return Leaves(tuple(parts), alive)
-        table = self.walker.positions.colours(self.walker.program.views[n.by], over)
-        spot = jnp.asarray(table.clip(0))
-        there = jnp.asarray(table >= 0)
-        alive = self._coloured(alive, spot, n.by)
-        there = there.reshape(there.shape[0], *(there.shape[1] if a == n.by else 1 for a in alive.axes))
-        return Leaves(
-            tuple(self._coloured(p, spot, n.by) for p in parts), Val(alive.data & there, alive.axes)
-        )
+        if n.by is not None:
+            table = self.walker.positions.colours(self.walker.program.views[n.by], over)
+            spot, there = jnp.asarray(table.clip(0)), jnp.asarray(table >= 0)
+            parts = [self._coloured(p, spot, n.by) for p in parts]
+            alive = self._coloured(alive, spot, n.by)
+            there = there.reshape(there.shape[0], *(there.shape[1] if a == n.by else 1 for a in alive.axes))
+            alive = Val(alive.data & there, alive.axes)
+        return self._compacted(n, parts, alive)
 
     def _part(self, x: Node, over: tuple[str, ...], frame: Frame | None, stored: bool) -> Val:
         if reads(x, "v"):
@@ -100,11 +97,11 @@ class Brackets:
         picked = picked.reshape(*picked.shape[:-2], -1)[..., : self.axes.sizes[DIM]]
         return Val(picked, (*where.axes, HEAD, DIM))
 
-    def _compacted(self, n: Reduce, parts: list[Val], alive: Val) -> tuple[list[Val], Val]:
+    def _compacted(self, n: Reduce, parts: list[Val], alive: Val) -> Leaves:
         """Terms that are there before those that are not, where padding may lie between them."""
         nested = {*self.walker.program.level_names, TOKEN}
-        if sum(a in nested for a in n.over or ()) < 2 or (n.by is not None):
-            return parts, alive
+        if sum(a in nested for a in n.over or ()) < 2:
+            return Leaves(tuple(parts), alive)
         order = jnp.argsort(~alive.data, axis=0, stable=True)
 
         def move(val: Val) -> Val:
@@ -116,7 +113,8 @@ class Brackets:
             moved = jnp.take_along_axis(jnp.broadcast_to(own, shape), jnp.broadcast_to(spot, shape), axis=0)
             return Val(moved.reshape(count, *shape[1:]), axes)
 
-        return [move(p) for p in parts], Val(jnp.take_along_axis(alive.data, order, axis=0), alive.axes)
+        packed = Val(jnp.take_along_axis(alive.data, order, axis=0), alive.axes)
+        return Leaves(tuple(move(p) for p in parts), packed)
 
     def spread(self, val: Val, axes: tuple[str, ...]) -> Array:
         """The data of ``val`` (a leading axis, then its own) with a dimension for each of ``axes``."""

@@ -389,3 +389,33 @@ def test_views_gathers_and_positions() -> None:
         "v": rng.normal(size=(11, 2, 3)),
     }
     assert_engine_is_oracle(engine(s, gpu(2), problem(s, **arrays)), [(0, 0), (1, 0)])
+
+
+RAGGED = """
+[levels]
+g = "pieces(3, unit=5)"
+t = "tiles(4)"
+c = "view(2, pos(token) % 2)"
+[token]
+score = "sum(q * k, seq())"
+[g]
+pair = "sum(score, pairwise())"
+lane = "sum(score, lanes(3, seq(), butterfly(2, 1)), by=c)"
+head = "sum(score, seq(), by=c, first=it * 3)"
+row4 = "dot(score, v, chunks(4, seq(fma), seq()))"
+[row]
+both = "sum(lane + head, seq(), over=(g, c))"
+output = "sum(row4, pairwise()) + sum(pair, seq()) + both"
+"""
+
+
+def test_terms_of_ragged_tiles_close_up() -> None:
+    """Pieces of 5 tokens in tiles of 4: the terms of a tree are those that are there, not the slots."""
+    s = spec(RAGGED)
+    rng = np.random.default_rng(9)
+    arrays = {
+        "q": rng.normal(size=(2, 4)),
+        "k": rng.normal(size=(13, 2, 4)),
+        "v": rng.normal(size=(13, 2, 3)),
+    }
+    assert_engine_is_oracle(engine(s, gpu(2), problem(s, **arrays)), [(0, 0), (1, 0)])
