@@ -16,6 +16,7 @@ from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, Program
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
+from verify.engine.inline import element_sites, inlined
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
 from verify.engine.run import Rows, Work, evaluate_sites
 from verify.engine.support import check_supported
@@ -317,7 +318,7 @@ class Run:
         }
         run = cls(spec, platform, problem, program, plan, values, backend, options, kv)
         if backend == "engine":
-            check_supported(program)
+            check_supported(inlined(program))
             _faithful(program.compute)
             run.scalars = {**values, **constants(program, plan, values)}
 
@@ -359,8 +360,9 @@ class Run:
         )
 
     def site_names(self) -> tuple[str, ...]:
-        """The sites that can be asked for: all but integers."""
-        return tuple(n for n, s in self.program.sites.items() if s.type.kind != "int")
+        """The sites that can be asked for: all but integers and, of the engine, lines with every element of K or V."""
+        gone = element_sites(self.program) if self.backend == "engine" else frozenset[str]()
+        return tuple(n for n, s in self.program.sites.items() if s.type.kind != "int" and n not in gone)
 
     def format_of(self, name: str) -> Format:
         """The format of a site."""
@@ -411,7 +413,9 @@ class Run:
         assert self.kv is not None
         formats = {n: f for n, f in p.formats.items() if n in ("q", "scores")}
         rows = Rows(p.q, p.scores, p.low, p.high, formats, p.query_index, p.per_row)
-        return Work(self.program, rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars)
+        return Work(
+            inlined(self.program), rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars
+        )
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:
         """Engine order to ``[kv_head, row, *axes]``, cut back to the plan and typed; holes become NaN or False."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specs.dot_products import DotProduct, find
 from specs.formats import BASES, Format
-from specs.nodes import Name, Node, Num, Reduce, Tree
+from specs.nodes import At, Name, Node, Num, Reduce, Tree
 from specs.program import DEPTH, DIM
 from verify.engine import bits, tensor_core
 from verify.engine import tensor_core_kernels as kernels
@@ -74,12 +74,25 @@ class Dots:
 
     def _coded(self, x: Node, name: str, stored: Array, fmt: Format) -> Array:
         """Words of a factor that is the input ``name``, or made of it element by element."""
+        if isinstance(x, At):  # the keys of a fragment in another order
+            ((axis, index),) = x.moves
+            assert axis == DEPTH
+            return self._reordered(self._coded(x.arg, name, stored, fmt), index)
         if isinstance(x, Name):
             self._watch(self._finite_input(name))
             return self.stored(stored, fmt)
         values = self.walker.elementwise(x, name, self.walker.reduce.decode(stored))
         self._watch(jnp.all(jnp.isfinite(values)))
         return self.words(values, fmt)
+
+    def _reordered(self, keys: Array, index: Node) -> Array:
+        """Prepared keys with another order of the elements of head_dim."""
+        order = self.walker.positions.integer(index, None)
+        assert order.axes == (DEPTH,)
+        by_depth = jnp.moveaxis(keys, (1, 4), (0, 1))
+        flat = by_depth.reshape(-1, *by_depth.shape[2:])
+        spot = jnp.concatenate([jnp.asarray(order.data), jnp.arange(len(order.data), len(flat))])
+        return jnp.moveaxis(flat[spot].reshape(by_depth.shape), (0, 1), (1, 4))
 
     def _result(self, words: Array, out: Format) -> Array:
         return self.ops.decode(words, out)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from specs.errors import UnsupportedError
+from specs.errors import SpecError, UnsupportedError
 from specs.nodes import At
 from specs.program import TOKEN
 from verify.engine.values import LANE, STEP, Val
@@ -31,8 +32,23 @@ class Gathers:
                     place=self.walker.program.spec,
                     remedy='the scalar oracle may have it (backend="oracle")',
                 )
-            value = self._take(value, axis, self.walker.positions.integer(index, frame))
+            spot = self.walker.positions.integer(index, frame)
+            self._check(axis, spot)
+            value = self._take(value, axis, spot)
         return value
+
+    def _check(self, axis: str, spot: Val) -> None:
+        """Refuse positions that no axis has; levels are padded here, so what they have is not known."""
+        if axis in self.walker.program.level_names or not isinstance(spot.data, np.ndarray):
+            return
+        size, where = self.axes.sizes[axis], np.asarray(spot.data)
+        wrong = where[(where < 0) | (where >= size)]
+        if wrong.size:
+            raise SpecError(
+                f"at({axis}={int(wrong[0])}) reads where no value stands",
+                place=self.walker.program.spec,
+                remedy=f"{axis} has the positions 0 to {size - 1}",
+            )
 
     def _take(self, value: Val, axis: str, index: Val) -> Val:
         if axis not in value.axes:  # the same everywhere along it

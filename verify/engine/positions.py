@@ -159,7 +159,8 @@ def _apply(op: str, data: list[Any]) -> Any:
         for other in data[1:]:
             result = join(result, other)
         return result
-    return _INTEGER[op](*data)
+    result = _INTEGER[op](*data)
+    return np.asarray(result) if isinstance(result, np.generic) else result
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:

@@ -86,6 +86,10 @@ def _refusal(n: Node, program: Program) -> str:
     match n:
         case At(moves=moves) if any(axis == TOKEN for axis, _ in moves):
             return "at() along tokens"
+        case At(arg=arg, moves=moves) if reads(arg, "v") or (
+            reads(arg, "k") and [a for a, _ in moves] != [DEPTH]
+        ):
+            return "at() of K or V along another axis than head_dim"
         case Op(op=op) if op not in OPERATIONS | INTEGER and program.types[n].kind == "float":
             return f"{op}()"
         case Op(op=op) if op in FUNCTIONS:

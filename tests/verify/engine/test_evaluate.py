@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specs import Spec, parse_spec
-from specs.errors import UnsupportedError
+from specs.errors import SpecError, UnsupportedError
 from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
 
 HEADER = """
@@ -419,3 +419,15 @@ def test_terms_of_ragged_tiles_close_up() -> None:
         "v": rng.normal(size=(13, 2, 3)),
     }
     assert_engine_is_oracle(engine(s, gpu(2), problem(s, **arrays)), [(0, 0), (1, 0)])
+
+
+@pytest.mark.parametrize("lane", ["7", "0 - 1", "pos(dim) + 2"])
+def test_a_gather_past_the_end_is_refused(lane: str) -> None:
+    body = VIEWS.replace("at(odd, c=1), 0)", "at(odd, c=0), 0)").replace(
+        "at(mine, g=1)", f"at(at(odd, g=0), c={lane})"
+    )
+    s = spec('[token]\nscore = "sum(q * k, seq())"\n' + body)
+    arrays = {"q": np.ones((2, 4)), "k": np.ones((11, 2, 4)), "v": np.ones((11, 2, 3))}
+    run = engine(s, gpu(2), problem(s, **arrays))
+    with pytest.raises(SpecError, match=r"at\(c=.* reads where no value stands\n.*0 to 1"):
+        run.evaluate(["output"])
