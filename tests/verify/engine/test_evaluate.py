@@ -299,7 +299,11 @@ def test_a_subnormal_factor_times_a_large_one(small: str) -> None:
     """2**-130 is a bf16 subnormal, 2**-130 * 2**120 is not: the factor must not be flushed."""
     s = spec('[token]\nscore = "sum(q * k, seq())"\n[row]\noutput = "sum(bf16(score) * v, seq())"\n')
     large = 2.0**60 if small == "v" else 2.0**120
-    arrays = {"q": np.full((2, 4), large), "k": np.full((8, 2, 4), large), "v": np.ones((8, 2, 3))}
+    arrays: dict[str, Any] = {
+        "q": np.full((2, 4), large),
+        "k": np.full((8, 2, 4), large),
+        "v": np.ones((8, 2, 3)),
+    }
     arrays[small] = np.full(arrays[small].shape, 2.0**-130)
     run = engine(s, gpu(2), problem(s, **arrays))
     assert_engine_is_oracle(run, [(0, 0), (1, 0)])
