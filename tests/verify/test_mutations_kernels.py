@@ -319,7 +319,12 @@ def differs(what: Callable[[], Any], known: Any) -> bool:
         return False
 
 
-LINES = [(name, line) for name in PROBES for line in every_line(load_spec(name))]
+LINES = [
+    (name, line)
+    for name in PROBES
+    for line in every_line(load_spec(name))
+    if line[2] not in load_spec(name).file.faults  # conditions that results quote; no number depends on them
+]
 
 
 ALIKE = (

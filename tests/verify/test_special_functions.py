@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specs import Spec, parse_spec
+from specs import Spec, load_platform, parse_spec
 from specs.errors import SpecError, UnsupportedError
 from specs.functions import FUNCTIONS
 from specs.grammar import parse_expr
@@ -41,11 +41,18 @@ COLUMN
 output = "div.full(sum(pv, seq()), sum(s, seq()))"
 """
 #: Lines on the largest score of each tile (positive and negative numbers) and on the positive sum of weights.
+CPU = load_platform("amd_avx512")
 LINES = dict.fromkeys(SPECIAL, "m") | dict.fromkeys(("mufu.rsq", "mufu.lg2", "cuda.logf", "glibc.logf"), "s")
 
 
 def spec(score: str, lines: str) -> Spec:
     return parse_spec(HEADER.replace("SCORE", score).replace("COLUMN", lines))
+
+
+def cpu_spec(score: str, lines: str) -> Spec:
+    """As `spec`, without the division of GPUs."""
+    text = HEADER.replace("SCORE", score).replace("COLUMN", lines)
+    return parse_spec(text.replace("div.full(sum(pv, seq()), ", "div(sum(pv, seq()), "))
 
 
 def problem_of(s: Spec, spread: float = 1.0) -> Any:
@@ -60,18 +67,31 @@ def problem_of(s: Spec, spread: float = 1.0) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("score", "spread"), [("triton.exp", 1.0), ("f32.ftz.mufu.ex2", 40.0), ("mufu.ex2", 40.0)]
+    ("unit", "score", "spread"),
+    [
+        ("gpu", "triton.exp", 1.0),
+        ("gpu", "f32.ftz.mufu.ex2", 40.0),
+        ("gpu", "mufu.ex2", 40.0),
+        ("cpu", "torch.fexp_u20", 1.0),
+        ("cpu", "glibc.expf", 40.0),
+    ],
 )
-def test_every_function_in_a_spec(score: str, spread: float) -> None:
+def test_every_function_in_a_spec(unit: str, score: str, spread: float) -> None:
     """With wide scores results become subnormal: the exact carrier runs."""
     lines = "\n".join(
         f'x{i} = "{name}({x}, s)"' if name == "div.full" else f'x{i} = "{name}({x})"'
         for i, (name, x) in enumerate(LINES.items())
+        if FUNCTIONS[name].unit == unit
     )
-    lines += '\ny0 = "f32.ftz.mufu.rcp(m)"\ny1 = "f32.ftz.div.full(m, s)"\ny2 = "f32.ftz.cuda.expf(m)"'
-    check(spec(score, lines), spread)
+    if unit == "gpu":
+        lines += '\ny0 = "f32.ftz.mufu.rcp(m)"\ny1 = "f32.ftz.div.full(m, s)"\ny2 = "f32.ftz.cuda.expf(m)"'
+        check(spec(score, lines), spread)
+    else:
+        run = engine(cpu_spec(score, lines), CPU, problem_of(cpu_spec(score, lines), spread))
+        assert_engine_is_oracle(run, [(0, 0), (1, 1)])
 
 
+@pytest.mark.slow
 def test_functions_in_a_spec() -> None:
     """As above, with fewer functions, which compile in less time."""
     check(spec("mufu.ex2", 'x = "f32.ftz.mufu.ex2(m)"'), 40.0)

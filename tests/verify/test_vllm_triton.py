@@ -17,6 +17,7 @@ from specs import UnsupportedError, load_platform, load_spec
 from verify import emulate
 from verify.definition import RowInputs, ScalarArithmetic, evaluate
 from verify.partition import Plan, plan
+from verify.resultview import faults
 
 BF16 = ml_dtypes.bfloat16
 HERE = Path(__file__).parents[1] / "data"
@@ -385,3 +386,15 @@ def test_sinks_count_once() -> None:
             backend="oracle",
         )
         assert (r.output.astype(float) == 0.5).all()
+
+
+def test_the_zeros_of_old_versions_are_said_to_be_the_kernels_own() -> None:
+    """Every logit at -512, a window of 3 tokens: segments outside it store a maximum of 0 before 0.33.0."""
+    bf16 = ml_dtypes.bfloat16
+    q, k, v = np.full((1, 4, 64), 8, bf16), np.full((200, 2, 64), -8, bf16), np.ones((200, 2, 64), bf16)
+    loaded = load_spec("vllm_triton.decode_3d")
+    for version, output in ((1300, 0.0), (3300, 1.0)):
+        context = {"vllm_version": version, "window": 3}
+        result = emulate(loaded, load_platform("h200"), q=q, k=k, v=v, context=context, backend="oracle")
+        assert (result.output.astype(np.float32) == output).all()
+        assert bool(faults(result, loaded)) == (output == 0)
