@@ -19,6 +19,7 @@ import typer
 from specs.errors import SpecError, UlpscopeError
 
 if TYPE_CHECKING:
+    from specs.loader import Spec
     from specs.requested import Requested
 
 app = typer.Typer(
@@ -58,6 +59,25 @@ def _reporting() -> Generator[None]:
 
 def _print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _load(name: str) -> Spec:
+    """The spec of a name or path.
+
+    Raises:
+        SpecError: there is none; for the name of a backend with what to do instead.
+    """
+    from specs.discover import every, is_path
+    from specs.loader import load_spec
+    from specs.requested import ENGINE, load_requested
+
+    backend = not is_path(name) and name.removeprefix(ENGINE) in load_requested()
+    if backend and name not in {found.name for found in every()}:
+        raise SpecError(
+            f"'{name}' is a backend, not a spec: its platform and shape decide which spec it is",
+            remedy=f"`ulpscope plan {name} -p PLATFORM --kv-len TOKENS` says which",
+        )
+    return load_spec(name)
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
@@ -149,10 +169,9 @@ def _means(asked: Requested) -> str:
 def show(spec: SpecArgument, output: FormatOption = OutputFormat.text) -> None:
     """Print a spec after everything that it extends is resolved."""
     with _reporting():
-        from specs.loader import load_spec
         from specs.show import show_json, show_rich, show_text
 
-        loaded = load_spec(spec)
+        loaded = _load(spec)
         _warn(loaded.warnings)
     if output is OutputFormat.json:
         _print_json(show_json(loaded))
@@ -197,11 +216,10 @@ def _check_one(spec: str) -> dict[str, Any]:
     from specs.bind import bind
     from specs.context import make_context
     from specs.errors import UnsupportedError
-    from specs.loader import load_spec
     from specs.platforms import load_platform
 
     try:
-        loaded = load_spec(spec)
+        loaded = _load(spec)
         _warn(loaded.warnings)
         refused: list[UnsupportedError] = []
         generations = [load_platform(name).context for name in ("h200", "b200", "sm120", "amd_avx512")]
@@ -288,9 +306,8 @@ def diff(
     """Compare two specs line by line: the explanation of why their results part."""
     with _reporting():
         from specs.diff import diff as compare
-        from specs.loader import load_spec
 
-        first, second = load_spec(a), load_spec(b)
+        first, second = _load(a), _load(b)
         _warn((*first.warnings, *second.warnings))
         found = compare(first, second)
     if output is OutputFormat.json:

@@ -16,16 +16,31 @@ Context = dict[str, Any]
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 1 << 16
 MAX_INT = 1 << 40
+#: Classes of CPU: the maker whose code MKL takes, and the widest vector instructions; ``none`` on GPUs.
+CPU_CLASSES = (
+    "none",
+    *(f"{maker}{isa}" for maker in ("amd", "intel") for isa in ("", "_avx2", "_avx512", "_amx")),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A name of the context. ``default`` is a value, the name of another variable, or None (must be given)."""
+    """A name of the context. ``default`` is a value, the name of another variable, or None (must be given).
+
+    ``words`` are those that a word may be.
+    """
 
     doc: str
     default: Value | None = None
     low: int = 0
     high: int = MAX_INT
+    words: tuple[str, ...] = ()
+
+
+class PlatformWord(str):
+    """A word of a platform's file, which may describe a CPU that is not in `CPU_CLASSES`: taken as it is."""
+
+    __slots__ = ()
 
 
 CONTEXT: dict[str, Variable] = {
@@ -51,12 +66,14 @@ CONTEXT: dict[str, Variable] = {
     "num_splits": Variable("split count given by the caller; 0: the kernel's own rule", 0, high=1 << 16),
     "sm_count": Variable("streaming multiprocessors of the GPU", None, low=1, high=1 << 16),
     "compute_capability": Variable("90 for Hopper, 100 for B200, 120 for SM120", None, high=1000),
-    "cpu": Variable("class of the CPU that the kernel runs on, as its platform names it", "'none'"),
+    "cpu": Variable(
+        "class of the CPU that the kernel runs on, as its platform names it", "'none'", words=CPU_CLASSES
+    ),
     "torch_version": Variable("version of PyTorch, 21300 for 2.13.0", 21300),
     "triton_version": Variable("version of the Triton compiler, 308 for 3.8", 308),
     "vllm_version": Variable("version of vLLM, 3300 for 0.33.0", 3300),
     "flashinfer_version": Variable("version of FlashInfer, 702 for 0.7.2", 702),
-    "fork": Variable("which fork of the kernel: 'dao' or 'vllm'", "'dao'"),
+    "fork": Variable("which fork of the kernel: 'dao' or 'vllm'", "'dao'", words=("dao", "vllm")),
 }
 #: The lengths of the whole batch, a tuple, which only partition rules take: see `batch_lengths`.
 LENGTHS = "kv_lens"
@@ -73,7 +90,7 @@ def make_context(given: Mapping[str, object], *, place: str = "context") -> Cont
         every name of `CONTEXT` with an integer or a word; ``kv_lens``, if it is given, with a tuple.
 
     Raises:
-        InputError: unknown name, wrong type, out of range, or a required name is missing.
+        InputError: unknown name or word, wrong type, out of range, or a required name is missing.
     """
     for name in given:
         if name not in NAMES:
@@ -157,7 +174,11 @@ def _checked(name: str, variable: Variable, value: object, place: str) -> Value:
     if isinstance(variable.default, str) and variable.default.startswith("'"):
         if not isinstance(value, str):
             raise InputError(f"{name} = {value!r} is not a word", place=place, remedy=variable.doc)
-        return value
+        if value not in variable.words and not isinstance(value, PlatformWord):
+            raise InputError(
+                f"{name} = '{value[:40]}' is unknown", place=place, remedy=did_you_mean(value, variable.words)
+            )
+        return str(value)
     if isinstance(value, bool):
         value = int(value)
     try:

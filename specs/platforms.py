@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 
+from specs.context import PlatformWord
 from specs.discover import resolve
 from specs.document import read_document, validate
 from specs.dot_products import DotProduct
@@ -82,7 +83,7 @@ class Platform(NamedFile):
         return {
             "sm_count": self.sm_count,
             "compute_capability": self.compute_capability,
-            "cpu": self.cpu_class,
+            "cpu": PlatformWord(self.cpu_class),
         }
 
     @property

@@ -106,11 +106,7 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
             f"no array: {str(error)[:120]}", place=place, remedy="give a NumPy array of floats"
         ) from None
     if array.dtype not in _FLOATS:
-        raise InputError(
-            f"dtype {array.dtype} is not a floating-point dtype",
-            place=place,
-            remedy="give float32, float64, float16 or an ml_dtypes type such as bfloat16",
-        )
+        raise _wrong_dtype(array.dtype, place)
     if array.ndim not in ndim:
         wanted = " or ".join(str(n) for n in ndim)
         raise InputError(
@@ -119,6 +115,28 @@ def floats(name: str, value: Any, ndim: tuple[int, ...]) -> Floats:
             remedy="see the docstring of emulate()",
         )
     return array
+
+
+def format_of(dtype: np.dtype[Any]) -> Format | None:
+    """The format of an array's elements; None where inputs do not come in it."""
+    return _FLOATS.get(dtype)
+
+
+def _wrong_dtype(dtype: np.dtype[Any], place: str) -> InputError:
+    taken = "float32, float64, float16, bfloat16, float8_e4m3fn or float8_e5m2"
+    if not dtype.name.startswith(("float", "longdouble")):
+        return InputError(
+            f"dtype {dtype} is not a floating-point dtype",
+            place=place,
+            remedy="give float32, float64, float16 or an ml_dtypes type such as bfloat16",
+        )
+    if dtype.name.startswith("float8_"):
+        return InputError(
+            f"the 8-bit format {dtype} is not supported",
+            place=place,
+            remedy="of 8-bit formats, float8_e4m3fn and float8_e5m2 are",
+        )
+    return InputError(f"the format {dtype} is not supported", place=place, remedy=f"give {taken}")
 
 
 def whole_number(value: Any, name: str) -> int:

@@ -120,6 +120,19 @@ class Case:
         arrays = {**self.arrays, **{n: np.asarray(a) for n, a in per_head.items() if a is not None}}
         return {n: hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for n, a in arrays.items()}
 
+    def kernel_context(self) -> dict[str, Any]:
+        """What decides which kernel an engine runs: `shape`, flags of features, and formats narrower than 32 bits.
+
+        Wider arrays are rounded to the input formats of whatever kernel it is, and decide nothing.
+        """
+        from verify.arguments import format_of
+
+        formats = {
+            f"{n}_format": format_of(self.arrays[n].dtype) for n in ("q", "k", "v") if n in self.arrays
+        }
+        narrow = {n: fmt.base for n, fmt in formats.items() if fmt is not None and fmt.bits < 32}
+        return {**self.features.context(), **self.shape(), **narrow}
+
     def shape(self) -> dict[str, int]:
         """The integers of the context that the arrays say, then those that were given."""
         said = {"kv_len": self.kv_len}

@@ -48,7 +48,9 @@ ModelOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=INTEGER", help="Any other integer that formulas see, such as num_splits=8."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other integer or word that formulas see, such as num_splits=8 or fork=vllm.",
     ),
 ]
 OptionOption = Annotated[
@@ -79,7 +81,7 @@ def shape_of(model: str | None, extra: list[str] | None, **given: int | None) ->
     for pair in extra or []:
         name, sign, value = pair.partition("=")
         if not sign:
-            raise InputError(f"'{pair}' has no '='", place="--set", remedy="write --set NAME=INTEGER")
+            raise InputError(f"'{pair}' has no '='", place="--set", remedy="write --set NAME=VALUE")
         context[name.strip()] = int(value) if value.strip().lstrip("-").isdecimal() else value.strip()
     return context | {name: value for name, value in given.items() if value is not None}
 
@@ -215,8 +217,8 @@ def emulate(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = spec_and_platform(spec, platform, context)
         case = get_case(file, teaching, seed, context)
+        loaded, where = spec_and_platform(spec, platform, case.kernel_context())
         names = site_names(loaded) if explain_tokens else ()
         result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
         steps = explain(result, loaded, explain_tokens) if explain_tokens else []
@@ -294,8 +296,10 @@ def compare(
         )
         for name, value in (("--spec", spec), ("--platform", platform), ("--kernels", kernels)):
             _only_with_captures(name, value)
-        (spec_a, platform_a), (spec_b, platform_b) = _cell(left), _cell(right or "")
+        sides = _cell(left), _cell(right or "")
         case = get_case(file, teaching, seed, context)
+        known = case.kernel_context()
+        (spec_a, platform_a), (spec_b, platform_b) = (spec_and_platform(*side, known) for side in sides)
         a = _all_sites(case, spec_a, platform_a, walker)
         b = _all_sites(case, spec_b, platform_b, walker)
         found = judge(a, b)
@@ -341,7 +345,8 @@ def _only_with_captures(name: str, value: str | None) -> None:
         )
 
 
-def _cell(text: str) -> tuple[Spec, Platform]:
+def _cell(text: str) -> tuple[str, str]:
+    """The names of a spec and a platform."""
     from specs.errors import InputError
 
     name, sign, platform = text.rpartition("@")
@@ -351,7 +356,7 @@ def _cell(text: str) -> tuple[Spec, Platform]:
             place="argument",
             remedy="write SPEC@PLATFORM, as in walkthrough.xqa@h200",
         )
-    return spec_and_platform(name, platform)
+    return name, platform
 
 
 def _all_sites(case: Case, spec: Spec, platform: Platform, walker: Walker) -> Result:
@@ -402,7 +407,8 @@ def traffic(
             for n in tokens or (1024, 4096, 16384, 32768)
         ]
         platforms = [load_platform(p) for p in platform or ("h200", "b200", "sm120")]
-        cells = [] if spec is None else [(load_backend(spec, p), p) for p in platforms]
+        shape = {"q_heads": layers[0].q_heads, "kv_heads": layers[0].kv_heads, "head_dim": head_dim}
+        cells = [] if spec is None else [(load_backend(spec, p, shape), p) for p in platforms]
         table = traffic_json(layers, platforms, cells)
         answer.data(table)
         for line in traffic_text(table):

@@ -105,6 +105,73 @@ def test_compare_and_its_exit_codes() -> None:
     assert "bit-exact: walkthrough.triton on b200" in same.stdout
 
 
+HEADS = ("--kv-len", "40", "--q-heads", "2", "--kv-heads", "1", "--head-dim", "64", "--random", "1")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "more", "want"),
+    [
+        # vLLM takes the 2D kernel in batch-invariant mode, XQA where head_dim is 16 or more
+        (
+            "vllm:triton@h200",
+            "vllm:triton@a100",
+            ("--set", "batch_invariant=1"),
+            ("vllm_triton.decode_2d on h200", "vllm_triton.decode_2d on a100"),
+        ),
+        (
+            "vllm:triton@h200",
+            "vllm_triton.decode_2d@h200",
+            (),
+            ("vllm_triton.decode_3d on h200", "vllm_triton.decode_2d on h200"),
+        ),
+        ("vllm:flashinfer@h200", "xqa.decode@h200", (), ("xqa.decode on h200", "xqa.decode on h200")),
+    ],
+)
+def test_compared_kernels_are_those_of_the_shape(
+    left: str, right: str, more: tuple[str, ...], want: tuple[str, str]
+) -> None:
+    data = answer("compare", left, right, *HEADS, "--backend", "oracle", *more)
+    assert (data["left"], data["right"]) == want
+
+
+def kernel_of(platform: str, name: str, **arrays: Any) -> str:
+    """The kernel that `emulate` runs for the backend on these arrays."""
+    np.savez("arrays.npz", **arrays)
+    return answer("emulate", name, "-p", platform, "-i", "arrays.npz", "--backend", "oracle")["spec"]
+
+
+def test_the_arrays_of_a_file_decide_which_kernel_runs() -> None:
+    rng = np.random.default_rng(3)
+
+    def drawn(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    wide = {"q": drawn(4, 64), "k": drawn(20, 2, 64), "v": drawn(20, 2, 64)}
+    assert kernel_of("h200", "vllm:flashinfer", **wide) == "xqa.decode"
+    assert kernel_of("h200", "xqa", **wide) == "xqa.decode"
+    # the first bytes of 1.0 and below in e4m3fn: 0x00 to 0x38
+    bits = {n: rng.integers(0, 0x39, (20, 2, 64), dtype=np.uint8) for n in ("k", "v")}
+    narrow = {"q": wide["q"], **bits, "dtype": np.array("float8_e4m3fn")}
+    assert kernel_of("h200", "vllm:flashinfer", **narrow) == "xqa.decode_fp8_sm90"
+    assert kernel_of("sm120", "vllm:flashinfer", **narrow) == "xqa.decode"
+    # many sequences: the 2D kernel of Triton
+    assert kernel_of("h200", "vllm:triton", **wide) == "vllm_triton.decode_3d"
+    assert kernel_of("h200", "vllm:triton", **wide, batch=np.array(65)) == "vllm_triton.decode_2d"
+    # several query tokens
+    prefill = {**wide, "q": drawn(3, 4, 64), "causal": np.array(1)}
+    assert kernel_of("a100", "flash_attn", **wide) == "flash_attn2.splitkv_decode"
+    assert kernel_of("a100", "flash_attn", **prefill) == "flash_attn2.prefill"
+    # slopes of ALiBi: version 2 on Hopper as well
+    assert kernel_of("h200", "flash_attn", **wide) == "flash_attn3.decode"
+    slopes = {**wide, "alibi_slopes": drawn(4)}
+    assert kernel_of("h200", "flash_attn", **slopes) == "flash_attn2.splitkv_decode"
+
+
+def test_words_of_the_context_are_checked() -> None:
+    message = refused("plan", "flash_attn3.decode", "-p", "h200", "--kv-len", "9", "--set", "fork=vlm")
+    assert "fork = 'vlm' is unknown\n  did you mean 'vllm'?" in message
+
+
 def test_a_divergence_fails_where_asked() -> None:
     np.savez(
         "apart.npz", scores=np.array([[0.0, -0.3]], np.float32), values=np.array([[1.0], [1.5]], np.float32)

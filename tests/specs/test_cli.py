@@ -174,3 +174,27 @@ def test_check_starts_fast_and_light() -> None:
             after.children_user + after.children_system - before.children_user - before.children_system
         )
     assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "vllm:flashinfer"),
+        ("check", "vllm:flashinfer"),
+        ("diff", "vllm:flashinfer", "xqa.decode"),
+        ("diff", "xqa.decode", "vllm:flashinfer"),
+    ],
+)
+def test_the_name_of_a_backend_is_not_called_an_unknown_spec(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments, code=2) == (
+        "",
+        "error: 'vllm:flashinfer' is a backend, not a spec: its platform and shape decide which spec it is\n"
+        "  `ulpscope plan vllm:flashinfer -p PLATFORM --kv-len TOKENS` says which\n",
+    )
+
+
+def test_a_spec_called_like_a_backend_is_shown(here: Path) -> None:
+    assert "'flash_attn' is a backend" in run("show", "flash_attn", code=2)[1]
+    run("new", "flash_attn")
+    assert run("show", "flash_attn")[0]
+    assert "unknown spec 'vllm:flashinfr'" in run("show", "vllm:flashinfr", code=2)[1]

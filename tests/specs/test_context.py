@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import specs
 from specs import load_platform, parse_spec
 from specs.context import MAX_BATCH, batch_lengths, make_context
 from specs.errors import InputError, SpecError
@@ -44,6 +46,36 @@ def test_lengths_say_what_the_batch_is() -> None:
     assert batch_lengths(context) == (9, 5, 0)
     padded = make_context({**GPU, "kv_len": 5, "kv_lens": np.array([9, 5]), "max_kv_len": 4096})
     assert padded["max_kv_len"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fork": "vlm"}, "context: fork = 'vlm' is unknown\n  did you mean 'vllm'?"),
+        ({"fork": ""}, "context: fork = '' is unknown\n  known names: dao, vllm"),
+        ({"cpu": "amd_avx521"}, "context: cpu = 'amd_avx521' is unknown\n  did you mean 'amd_avx512'?"),
+    ],
+)
+def test_a_wrong_word_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_context({**GPU, "kv_len": 5, **given})
+    assert str(caught.value) == message
+
+
+def test_words_are_taken() -> None:
+    context = make_context({**GPU, "kv_len": 5, "fork": "vllm", "cpu": "amd_avx512"})
+    assert (context["fork"], context["cpu"]) == ("vllm", "amd_avx512")
+    assert make_context({**load_platform("amd_avx512").context, "kv_len": 5})["cpu"] == "amd_avx512"
+
+
+def test_a_platform_file_may_bring_a_class_of_cpu_of_its_own(tmp_path: Path) -> None:
+    library = Path(specs.__file__).parent / "platforms" / "amd_avx512.toml"
+    mine = tmp_path / "mine.toml"
+    mine.write_text(library.read_text().replace('cpu_class = "amd_avx512"', 'cpu_class = "arm_sve"'))
+    given = load_platform(mine).context
+    assert make_context({**given, "kv_len": 5})["cpu"] == "arm_sve"
+    with pytest.raises(InputError, match="cpu = 'arm_sve' is unknown"):
+        make_context({**given, "kv_len": 5, "cpu": "arm_sve"})
 
 
 def test_without_lengths_all_are_alike() -> None:

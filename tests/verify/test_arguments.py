@@ -41,6 +41,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scores": f32(3, 20)}, "arguments: give scores and values"),
     ({**READY, "q": Q}, "arguments: give scores and values, or q, k and v"),
     ({**QKV, "q": Q.astype(np.int32)}, "argument q: dtype int32 is not a floating-point dtype"),
+    (
+        {**QKV, "k": K.astype(ml_dtypes.float8_e4m3fnuz)},
+        "argument k: the 8-bit format float8_e4m3fnuz is not supported\n"
+        "  of 8-bit formats, float8_e4m3fn and float8_e5m2 are",
+    ),
+    ({**QKV, "v": V.astype(ml_dtypes.float8_e3m4)}, "argument v: the 8-bit format float8_e3m4 is not"),
+    (
+        {**QKV, "q": Q.astype(ml_dtypes.float4_e2m1fn)},
+        "argument q: the format float4_e2m1fn is not supported",
+    ),
     ({**QKV, "k": K.astype(np.complex64)}, "argument k: dtype complex64 is not"),
     ({**QKV, "v": V.astype(object)}, "argument v: dtype object is not"),
     ({**QKV, "v": V.astype(str)}, "argument v: dtype "),

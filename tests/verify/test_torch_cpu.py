@@ -267,6 +267,8 @@ def test_the_array_engine_in_many_shapes() -> None:
         (Shape(1, 40), {"torch_version": 21400}, {}, "PyTorch 2.13.0"),
         (Shape(1, 40), {"cpu": "intel_amx"}, {}, "amd_avx512"),
         (Shape(3, 512), {}, {"threads": 2}, "set_num_threads"),
+        (Shape(1, 40), {}, {"threads": 0}, "a positive number"),
+        (Shape(1, 40), {}, {"threads": -1}, "a positive number"),
         (Shape(1, 0), {}, {}, "at least one"),
     ],
 )
