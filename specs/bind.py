@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from specs.bounds import check_bounds
 from specs.context import INPUT_FORMATS, LENGTHS, batch_lengths
 from specs.dot_products import DotProduct
 from specs.errors import Place, SpecError, UnsupportedError, did_you_mean
@@ -86,7 +87,7 @@ def _applied(
     found = _Integers(known, spec)
     _require(spec, found, of_let=False)
     for number, variant in enumerate(spec.file.variants):
-        if found.evaluate(variant.when, spec.place(f"variant.{number}", "when")):
+        if _condition(found, variant.when, spec.place(f"variant.{number}", "when")):
             spec = spec.with_variant(number)
             if variant.let or variant.drop:
                 found = _Integers(known, spec)
@@ -141,6 +142,7 @@ def _bind(
         tuple(lines),
         tuple(starts),
     )
+    _check_faults(spec, typed)
     shown = {**options, **{n: integers.let(n) for n in spec.file.let}}
     return replace(typed, levels=tuple(levels), integers=shown)
 
@@ -154,10 +156,33 @@ def _require(spec: Spec, integers: _Integers, *, of_let: bool) -> None:
     for n, require in enumerate(spec.file.requires):
         place = spec.place(f"require.{n}", "that")
         names = dict.fromkeys(x.id for x in parse_expr(require.that, place).walk() if isinstance(x, Name))
-        if any(name in spec.file.let for name in names) != of_let or integers.evaluate(require.that, place):
+        if any(name in spec.file.let for name in names) != of_let:
+            continue
+        if _condition(integers, require.that, place):
             continue
         found = ", ".join(f"{name} = {integers[name]}" for name in names if name in integers)
         raise UnsupportedError(f"{spec.name} does not take {found}", place=place, remedy=require.message)
+
+
+def _condition(integers: _Integers, text: str, place: Place) -> bool:
+    """The value of a condition of the shape; a number or a word is none."""
+    value = integers.evaluate(text, place)
+    if not isinstance(value, bool):
+        raise SpecError(
+            f"{value!r} where a condition is needed", place=place, remedy="compare it, as in kv_len > 0"
+        )
+    return value
+
+
+def _check_faults(spec: Spec, typed: Program) -> None:
+    for name in spec.file.faults:
+        site = typed.sites.get(name)
+        if site is not None and site.type.kind != "bool":
+            raise SpecError(
+                f"faults: line '{name}' is no condition but a {site.type.kind}",
+                place=spec.place("faults", name),
+                remedy="name a line that compares something, as in l == 0",
+            )
 
 
 @lru_cache(maxsize=512)
@@ -236,7 +261,9 @@ class _Resolver:
 
     def expression(self, text: str, place: Place) -> Node:
         try:
-            return self._fold(parse_expr(text, place))
+            bound = self._fold(parse_expr(text, place))
+            check_bounds(bound, place)
+            return bound
         except SpecError as error:
             if str(error.place):
                 raise
@@ -266,6 +293,7 @@ class _Resolver:
 
         size = evaluate(rule.args[0], self.integers, place)
         index = self._fold(rule.args[1])
+        check_bounds(index, place)
         axes = {n.axis for n in index.walk() if isinstance(n, Pos)}
         if len(axes) != 1:
             raise SpecError(
@@ -279,7 +307,13 @@ class _Resolver:
                 place=place,
                 remedy="use a level instead",
             )
-        return View(name, max(1, int(size)), axes.pop(), index)
+        if size < (0 if self.integers["kv_len"] == 0 else 1):
+            raise SpecError(
+                f"view '{name}' has {size} colours; at least 1 is needed",
+                place=place,
+                remedy="guard the formula, as in max(1, ...)",
+            )
+        return View(name, max(1, int(size)), axes.pop(), index, place)
 
     def _fold(self, n: Node) -> Node:
         if isinstance(n, Name) and n.id not in self.constants:

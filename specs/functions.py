@@ -22,6 +22,7 @@ class Function:
         exact: whether it never rounds.
         evidence: what its bits were held against, for functions of hardware and libraries; empty where the
             definition is the evidence (correct rounding).
+        unit: ``gpu`` or ``cpu`` for instructions and library code that only such machines have; empty for all.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Function:
     real: str
     exact: bool = False
     evidence: str = ""
+    unit: str = ""
 
 
 _EX2 = "replayed: ten ex2.approx words of a GB200; data path of G80 (envytools)"
@@ -60,15 +62,22 @@ FUNCTIONS: dict[str, Function] = {
         Function("max", 2, 8, "max", exact=True),
         Function("abs", 1, 1, "abs(a)", exact=True),
         Function("isnan", 1, 1, "false", exact=True),
-        Function("mufu.ex2", 1, 1, "2 ^ a", evidence=_EX2),
-        Function("mufu.rcp", 1, 1, "1 / a", evidence=_RCP),
-        Function("mufu.rsq", 1, 1, "1 / sqrt(a)", evidence=_RCP),
-        Function("mufu.lg2", 1, 1, "log(a) / log(2)", evidence=_LG2),
-        Function("div.full", 2, 2, "a / b", evidence=f"steps read from SASS; mufu.rcp: {_RCP}"),
-        Function("triton.exp", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}"),
-        Function("cuda.expf", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}"),
+        Function("mufu.ex2", 1, 1, "2 ^ a", evidence=_EX2, unit="gpu"),
+        Function("mufu.rcp", 1, 1, "1 / a", evidence=_RCP, unit="gpu"),
+        Function("mufu.rsq", 1, 1, "1 / sqrt(a)", evidence=_RCP, unit="gpu"),
+        Function("mufu.lg2", 1, 1, "log(a) / log(2)", evidence=_LG2, unit="gpu"),
+        Function("div.full", 2, 2, "a / b", evidence=f"steps read from SASS; mufu.rcp: {_RCP}", unit="gpu"),
         Function(
-            "cuda.logf", 1, 1, "log(a)", evidence="steps read from libdevice and SASS; IEEE operations only"
+            "triton.exp", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}", unit="gpu"
+        ),
+        Function("cuda.expf", 1, 1, "exp(a)", evidence=f"steps read from SASS; mufu.ex2: {_EX2}", unit="gpu"),
+        Function(
+            "cuda.logf",
+            1,
+            1,
+            "log(a)",
+            evidence="steps read from libdevice and SASS; IEEE operations only",
+            unit="gpu",
         ),
         Function(
             "cuda.fast_expf",
@@ -76,13 +85,19 @@ FUNCTIONS: dict[str, Function] = {
             1,
             "exp(a)",
             evidence=f"steps documented by CUDA and read from SASS; mufu.ex2: {_EX2}",
+            unit="gpu",
         ),
-        Function("fa4.exp2", 1, 1, "2 ^ a", evidence="model only: steps read from the source"),
-        Function("torch.fexp_u20", 1, 1, "exp(a)", evidence=_TORCH),
-        Function("glibc.expf", 1, 1, "exp(a)", evidence=_GLIBC),
-        Function("glibc.logf", 1, 1, "log(a)", evidence=_GLIBC),
+        Function("fa4.exp2", 1, 1, "2 ^ a", evidence="model only: steps read from the source", unit="gpu"),
+        Function("torch.fexp_u20", 1, 1, "exp(a)", evidence=_TORCH, unit="cpu"),
+        Function("glibc.expf", 1, 1, "exp(a)", evidence=_GLIBC, unit="cpu"),
+        Function("glibc.logf", 1, 1, "log(a)", evidence=_GLIBC, unit="cpu"),
         Function(
-            "tanh.approx", 1, 1, "tanh(a)", evidence="none: its bits are not published, so it is refused"
+            "tanh.approx",
+            1,
+            1,
+            "tanh(a)",
+            evidence="none: its bits are not published, so it is refused",
+            unit="gpu",
         ),
         Function("ceildiv", 2, 2, "ceil(a / b)", exact=True),
         Function("ceilpow2", 1, 1, "smallest power of two >= a", exact=True),

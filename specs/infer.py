@@ -475,6 +475,14 @@ class _Inference:
                 f"nothing to reduce: the value has the axes {sorted(axes)} in [{section}]",
                 "move the line to an outer section, or give over=",
             )
+        kept = (axes - over) & inside(self.levels, section)
+        if ROW in over and kept:
+            raise self._fail(
+                n,
+                place,
+                f"over=row leaves the axes {sorted(kept)}, which lie inside [{section}]",
+                "move the line to an inner section, or name every axis, as in over=(row, token)",
+            )
         if not over <= axes | {ROW} and n.by is None:
             missing = sorted(over - axes - {ROW})
             raise self._fail(

@@ -41,6 +41,7 @@ class View:
     size: int
     axis: str
     index: Node
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from specs.context import make_context
 from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.formats import Format
 from specs.program import CONSTANTS, Program
+from verify.admission import check_functions, check_views
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
 from verify.engine.inline import element_sites, inlined
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
@@ -308,8 +309,10 @@ class Run:
         formats = {n: f for n, f in problem.formats.items() if n in ("q", "k", "v")}
         program = bind(spec, context, options, formats, platform.dot_products)
         check_used(program, problem)
+        check_functions(program, platform)
         plan = plan_program(program, context)
         depth = problem.q.shape[-1] if problem.q is not None else int(context["head_dim"])
+        check_views(program, plan, depth, problem.v.shape[-1])
         values = {
             "scale": problem.scale,
             "rsqrt_head_dim": float(depth) ** -0.5,

@@ -139,3 +139,16 @@ def test_arrays_in_formats_that_the_kernel_takes_stay_as_they_are() -> None:
     with pytest.raises(UnsupportedError) as caught:
         run(ml_dtypes.float8_e4m3fn)
     assert "argument q: the kernel takes no q in e4m3fn\n  it takes bf16 and f16" in str(caught.value)
+
+
+@pytest.mark.parametrize(("condition", "value"), [("kv_len", "64"), ("kv_len - kv_len", "0"), ("'a'", "'a'")])
+def test_a_requirement_is_a_condition(condition: str, value: str) -> None:
+    text = TEXT + f'[[require]]\nthat = "{condition}"\nmessage = "never"\n'
+    with pytest.raises(SpecError, match=rf"my\.toml:\d+:9: {value} where a condition is needed"):
+        bound(parse_spec(text, "my.toml"), head_dim=64, kv_len=64)
+
+
+def test_a_fault_is_a_condition() -> None:
+    text = TEXT.replace("[numbers]", '[faults]\ntop = "it is large"\n[numbers]')
+    with pytest.raises(SpecError, match=r"my\.toml:12:8: faults: line 'top' is no condition but a float"):
+        bound(parse_spec(text, "my.toml"), head_dim=64)

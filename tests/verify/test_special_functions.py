@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def spec(score: str, lines: str) -> Spec:
 def cpu_spec(score: str, lines: str) -> Spec:
     """As `spec`, without the division of GPUs."""
     text = HEADER.replace("SCORE", score).replace("COLUMN", lines)
-    return parse_spec(text.replace("div.full(sum(pv, seq()), ", "div(sum(pv, seq()), "))
+    return parse_spec(
+        text.replace("div.full(sum(pv, seq()), sum(s, seq()))", "sum(pv, seq()) / sum(s, seq())")
+    )
 
 
 def problem_of(s: Spec, spread: float = 1.0) -> Any:
@@ -152,4 +155,4 @@ def test_every_special_function_has_a_real_meaning() -> None:
     assert {*SPECIAL, *REFUSED} <= balls.table.keys()
     for name in SPECIAL:
         if FUNCTIONS[name].real == "exp(a)":
-            assert rational.table[name](Log(7)) == 7, name
+            assert rational.table[name](Log(Fraction(7))) == 7, name
