@@ -169,6 +169,11 @@ class Tree(Node):
     inner: tuple[Tree, ...] = ()
     at: int = _AT
 
+    @property
+    def instruction(self) -> str:
+        """The tensor-core instruction of an ``mma`` tree: its flag, by default ``mma`` (mma.sync)."""
+        return self.flags[0] if self.flags else "mma"
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Node):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,29 +13,14 @@ from specs.functions import FUNCTIONS
 from specs.nodes import Cmp, Logic, Node, Num, Op, Pos, Select
 from specs.platforms import Platform
 from specs.program import DEPTH, DIM, TOKEN, Program, View
+from verify.integers import COMPARE, INTEGER
 from verify.partition import Plan
 
 _UNITS = {"gpu": "GPU", "cpu": "CPU"}
 _FOLD: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "^": operator.xor,
-    "neg": operator.neg,
-    "abs": abs,
+    **INTEGER,
     "min": lambda *v: np.minimum.reduce(np.broadcast_arrays(*v)),
     "max": lambda *v: np.maximum.reduce(np.broadcast_arrays(*v)),
-    "ceildiv": lambda a, b: -(-a // b),
-}
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
 }
 
 
@@ -108,7 +92,7 @@ def _integer(n: Node, positions: NDArray[np.int64], name: str) -> Any:
         case Select(cond=c, a=a, b=b):
             return np.where(*(_integer(x, positions, name) for x in (c, a, b)))
         case Cmp(op=op, left=left, right=right):
-            return _COMPARE[op](_integer(left, positions, name), _integer(right, positions, name))
+            return COMPARE[op](_integer(left, positions, name), _integer(right, positions, name))
         case Logic(op="not", args=(a,)):
             return np.logical_not(_integer(a, positions, name))
         case Logic(op=op, args=args):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from specs.formats import Format
 from specs.program import CONSTANTS, Program
 from verify.admission import check_functions, check_views
 from verify.arguments import Problem, floats, from_qkv, from_scores, whole_number
-from verify.engine.inline import element_sites, inlined
+from verify.engine.inline import inlined
 from verify.engine.layout import KV, Buckets, bucket, prepare, tables
 from verify.engine.run import Rows, Work, evaluate_sites
 from verify.engine.support import check_supported
@@ -321,7 +322,7 @@ class Run:
         }
         run = cls(spec, platform, problem, program, plan, values, backend, options, kv)
         if backend == "engine":
-            check_supported(inlined(program))
+            check_supported(run.flat)
             _faithful(program.compute)
             run.scalars = {**values, **constants(program, plan, values)}
 
@@ -364,8 +365,13 @@ class Run:
 
     def site_names(self) -> tuple[str, ...]:
         """The sites that can be asked for: all but integers and, of the engine, lines with every element of K or V."""
-        gone = element_sites(self.program) if self.backend == "engine" else frozenset[str]()
-        return tuple(n for n, s in self.program.sites.items() if s.type.kind != "int" and n not in gone)
+        sites = self.flat.sites if self.backend == "engine" else self.program.sites
+        return tuple(n for n, s in sites.items() if s.type.kind != "int")
+
+    @cached_property
+    def flat(self) -> Program:
+        """The program as the array engine takes it."""
+        return inlined(self.program)
 
     def format_of(self, name: str) -> Format:
         """The format of a site."""
@@ -416,9 +422,7 @@ class Run:
         assert self.kv is not None
         formats = {n: f for n, f in p.formats.items() if n in ("q", "scores")}
         rows = Rows(p.q, p.scores, p.low, p.high, formats, p.query_index, p.per_row)
-        return Work(
-            inlined(self.program), rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars
-        )
+        return Work(self.flat, rows, self.kv, tables(self.plan, self.padded), p.kv_len, self.scalars)
 
     def _canonical(self, name: str, data: NDArray[Any]) -> NDArray[Any]:
         """Engine order to ``[kv_head, row, *axes]``, cut back to the plan and typed; holes become NaN or False."""

@@ -137,9 +137,8 @@ class ScalarArithmetic(Decided):
             return exact_sum(terms if pairs else [(x, 1.0) for x in terms], start, fmt)
 
         def mma(node: Tree) -> Fold:
-            instruction = node.flags[0] if node.flags else "mma"
             a, b, k = operands[0], operands[1], trees.integer(node.ints[0])
-            dot = find(dots, instruction, a, b, fmt, k)
+            dot = find(dots, node.instruction, a, b, fmt, k)
 
             def chain(pairs: Sequence[tuple[float, float]], start: float | None) -> float:
                 left, right = [x for x, _ in pairs], [y for _, y in pairs]

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from specs.formats import Format
-from specs.nodes import Name, Node, Num, Reduce, Tree
+from specs.nodes import Name, Node, Reduce, Tree
 from specs.program import DEPTH, DIM, TOKEN
 from verify.engine.exactsum import ExactSum
 from verify.engine.primitives import F32, F64, exact_product
-from verify.engine.support import by_key, reads, sum_factors
+from verify.engine.support import by_key, factor_format, reads, sum_factors
 from verify.engine.trees import Folder, Terms
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
@@ -99,8 +99,7 @@ class Brackets:
 
     def _compacted(self, n: Reduce, parts: list[Val], alive: Val) -> Leaves:
         """Terms that are there before those that are not, where padding may lie between them."""
-        nested = {*self.walker.program.level_names, TOKEN}
-        if sum(a in nested for a in n.over or ()) < 2:
+        if not self._gaps(n):
             return Leaves(tuple(parts), alive)
         order = jnp.argsort(~alive.data, axis=0, stable=True)
 
@@ -115,6 +114,18 @@ class Brackets:
 
         packed = Val(jnp.take_along_axis(alive.data, order, axis=0), alive.axes)
         return Leaves(tuple(move(p) for p in parts), packed)
+
+    def _gaps(self, n: Reduce) -> bool:
+        """Whether terms that are absent may stand before others, where the bracketing counts terms.
+
+        Tokens of one piece close up, and so do pieces that are kept when they are empty. A plain sequence skips.
+        """
+        assert n.tree is not None
+        if n.tree.kind in ("seq", "exact") and "swap" not in n.tree.flags and n.first is None:
+            return False
+        levels = {level.name: level for level in self.walker.program.levels}
+        nested = [a for a in n.over or () if a == TOKEN or a in levels]
+        return len(nested) > 1 or any(a != TOKEN and not levels[a].rule.keep_empty for a in nested)
 
     def spread(self, val: Val, axes: tuple[str, ...]) -> Array:
         """The data of ``val`` (a leading axis, then its own) with a dimension for each of ``axes``."""
@@ -179,7 +190,7 @@ class Brackets:
 
     def _folder(self, n: Reduce, factors: tuple[Node, ...]) -> Folder:
         compute = self.walker.program.compute
-        formats = [self.format_of(f) for f in factors]
+        formats = [factor_format(self.walker.program, f) for f in factors]
         exact = len(formats) == 2 and exact_product(formats[0], formats[1], self.ops.fmt)
         check = isinstance(self.ops, F32 | F64)
 
@@ -188,12 +199,6 @@ class Brackets:
             return self.walker.reduce.dots.inner(n, (factors[0], factors[1]), tree, terms, start)
 
         return Folder(self.ops, self._format(n), compute, exact, check, mma)
-
-    def format_of(self, x: Node) -> Format:
-        """The format of a factor."""
-        if isinstance(x, Name) and x.id in self.walker.arrays.formats:
-            return self.walker.arrays.formats[x.id]
-        return self.walker.program.compute if isinstance(x, Num) else self.walker.format_of(x)
 
     # -- dot products of q and k --------------------------------------------------------------------------
 

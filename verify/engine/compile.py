@@ -49,7 +49,8 @@ def structure(program: Program) -> tuple[Any, ...]:
     states = tuple((s.name, s.scope, s.start, s.section, s.levels) for s in program.states.values())
     views = tuple(program.views.items())
     inputs = tuple(program.inputs.items())
-    return (program.compute, inputs, program.level_names, views, sites, states, program.dot_products)
+    levels = tuple((level.name, level.rule.keep_empty) for level in program.levels)
+    return (program.compute, inputs, levels, views, sites, states, program.dot_products)
 
 
 @lru_cache(maxsize=256)

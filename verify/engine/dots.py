@@ -8,30 +8,23 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from specs.dot_products import DotProduct, find
-from specs.formats import BASES, Format
-from specs.nodes import At, Name, Node, Num, Reduce, Tree
+from specs.dot_products import DotProduct
+from specs.formats import Format
+from specs.nodes import At, Name, Node, Reduce, Tree
 from specs.program import DEPTH, DIM
 from verify.engine import bits, tensor_core
 from verify.engine import tensor_core_kernels as kernels
 from verify.engine.primitives import F32, Carrier
-from verify.engine.support import by_key, reads, sum_factors
+from verify.engine.support import by_key, dot_product, integer, reads, sum_factors
 from verify.engine.tensor_core import Operand
-from verify.engine.trees import Terms, integer
+from verify.engine.trees import Terms
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Val
 
 if TYPE_CHECKING:
     from verify.engine.evaluate import Evaluator, Frame
 
 Array = jax.Array
-_UNROLL = 1  # blocks up to which a chain is written out; more compile in a loop
 _KERNEL_LENGTHS = (4, 8, 16, 32)  # K of the instructions that the kernels know
-_INSTRUCTIONS = ("mma", "wgmma", "tcgen05")
-
-
-def instruction(tree: Tree) -> str:
-    """The tensor-core instruction of an ``mma`` tree."""
-    return next((f for f in tree.flags if f in _INSTRUCTIONS), "mma")
 
 
 class Dots:
@@ -47,18 +40,7 @@ class Dots:
     ) -> tuple[DotProduct, Format, Format, Format]:
         tree = tree or n.tree
         assert tree is not None
-        a, b = (self._format(x) for x in factors)
-        if isinstance(factors[0], Num):
-            a = b
-        if isinstance(factors[1], Num):
-            b = a
-        out = BASES[(n.format or self.walker.program.compute).base]
-        dots = self.walker.program.dot_products
-        return find(dots, instruction(tree), a, b, out, integer(tree.ints[0])), a, b, out
-
-    def _format(self, x: Node) -> Format:
-        own = self.walker.reduce.brackets.format_of(x)
-        return BASES[own.base]
+        return dot_product(self.walker.program, n, factors, tree)
 
     # -- words --------------------------------------------------------------------------------------------
 
@@ -246,15 +228,13 @@ class Dots:
         dot, *formats, out = self._model(n, factors, tree)
         words: list[Array] = []
         for part, fmt in zip(terms.parts, formats, strict=True):
-            self._watch(
-                jnp.all(jnp.isfinite(part))
-                if terms.alive is None
-                else jnp.all(jnp.isfinite(part) | ~terms.alive)
-            )
             coded = self.words(part, fmt)
-            words.append(
-                coded if terms.alive is None else jnp.where(terms.alive, coded, jnp.zeros((), coded.dtype))
-            )
+            if terms.alive is None:
+                self._watch(jnp.all(jnp.isfinite(part)))
+            else:
+                self._watch(jnp.all(jnp.isfinite(part) | ~terms.alive))
+                coded = jnp.where(terms.alive, coded, jnp.zeros((), coded.dtype))
+            words.append(coded)
         shape = jnp.broadcast_shapes(*(w.shape[1:] for w in words))
         begin = self.words(self.ops.constant(0.0) if start is None else start, out)
         acc = jnp.broadcast_to(begin, jnp.broadcast_shapes(shape, begin.shape))
@@ -279,10 +259,6 @@ class Dots:
             other = [Operand(right.significand[i], right.exponent[i]) for i in range(k)]
             return tensor_core.instruction(dot, pick, other, acc), None
 
-        if count <= _UNROLL:
-            for i in range(count):
-                acc, _ = step(acc, (a[i], b[i]))
-            return acc
         return jax.lax.scan(step, acc, (a, b))[0]
 
 

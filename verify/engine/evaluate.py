@@ -9,8 +9,7 @@ which those level axes are *cut*: no value in the body has them.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,18 +31,12 @@ from verify.engine.positions import Positions, kind_of
 from verify.engine.primitives import Carrier
 from verify.engine.reduce import Reducer
 from verify.engine.special import FUNCTIONS as SPECIAL
+from verify.engine.support import factor_format
 from verify.engine.values import HEAD, LANE, LANES, ROW_AXIS, STEP, Axes, Val
+from verify.integers import COMPARE
 from verify.numerics.rounding import decode, round_fraction
 
 Array = jax.Array
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 #: Carried values of a loop: ``(state, "")``, and by level the line of those one step back along it.
 Carry = dict[tuple[str, str], Array]
@@ -177,7 +170,7 @@ class Evaluator:
             case Select(cond=c, a=a, b=b):
                 return ops.select(self.natural(c), self.natural(a), self.natural(b))
             case Cmp(op=op, left=left, right=right) if self._integers(left, right):
-                return _COMPARE[op](self.positions.natural(left), self.positions.natural(right))
+                return COMPARE[op](self.positions.natural(left), self.positions.natural(right))
             case Cmp(op=op, left=left, right=right):
                 return ops.compare(op, self.natural(left), self.natural(right))  # type: ignore[arg-type]
             case Logic(op=op, args=args):
@@ -270,7 +263,7 @@ class Evaluator:
 
     def format_of(self, n: Node) -> Format:
         """The format of the values of a float expression."""
-        return self.program.types[n].format or self.program.compute
+        return factor_format(self.program, n)
 
     def elementwise(self, n: Node, name: str, data: Array) -> Array:
         """An expression of the input ``name`` and scalars, on an array of any shape."""

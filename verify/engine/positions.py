@@ -7,7 +7,6 @@ tables. Only the numbers of keys and of queries are traced.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -18,31 +17,12 @@ from numpy.typing import NDArray
 from specs.nodes import At, Cmp, Logic, Name, Node, Num, Op, Pos, Select
 from specs.program import TOKEN, Program, View
 from verify.engine.values import LANE, LANES, ROW_AXIS, STEP, Val
+from verify.integers import COMPARE, INTEGER
 
 if TYPE_CHECKING:
     from verify.engine.evaluate import Evaluator, Frame
 
 Array = jax.Array
-
-_INTEGER: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "^": operator.xor,
-    "neg": operator.neg,
-    "abs": abs,
-    "ceildiv": lambda a, b: -(-a // b),
-}
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def kind_of(program: Program, n: Node) -> str:
@@ -97,7 +77,7 @@ class Positions:
                 kind_of(self.program, left) == kind_of(self.program, right) == "int"
             ):
                 axes, data = self.axes.together(self.integer(left, frame), self.integer(right, frame))
-                return Val(_COMPARE[op](*data), axes)
+                return Val(COMPARE[op](*data), axes)
             case Logic(op=op, args=args):
                 axes, data = self.axes.together(*(self.condition(a, frame) for a in args))
                 if op == "not":
@@ -159,7 +139,7 @@ def _apply(op: str, data: list[Any]) -> Any:
         for other in data[1:]:
             result = join(result, other)
         return result
-    result = _INTEGER[op](*data)
+    result = INTEGER[op](*data)
     return np.asarray(result) if isinstance(result, np.generic) else result
 
 

@@ -126,9 +126,10 @@ def _call(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], b
                 return {n: np.asarray(x) for n, x in results.items()}, carrier == "f32_exact"
     if carriers[-1] == "f32_exact":
         raise UnsupportedError(
-            f"{program.spec} meets an operand for which a function of the hardware is not known",
+            f"{program.spec} meets operands for which the array engine has no certain answer",
             place="inputs",
-            remedy='backend="oracle" names the operand if it matters to the result',
+            remedy="a function of the hardware is not known for them, or an exact sum is too wide; "
+            'backend="oracle" says which, if it matters to the result',
         )
     raise UnsupportedError(
         f"{program.spec} meets a subnormal f64", place="inputs", remedy="scale the inputs away from 1e-308"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from specs.dot_products import DotProduct, find
 from specs.errors import Place, UnsupportedError
-from specs.nodes import At, Name, Node, Op, Reduce
+from specs.formats import BASES, Format
+from specs.nodes import At, Name, Node, Num, Op, Reduce, Tree
 from specs.program import DEPTH, TOKEN, Program, Site
 from verify.engine.folds import fold_sites
 from verify.engine.special import FUNCTIONS, refusal
@@ -52,6 +54,50 @@ def check_supported(program: Program) -> None:
                 reason = f"{node.id} outside a sum of its products"
             if reason:
                 raise UnsupportedError(f"{site.name}: {reason}", place=_place(site, node), remedy=_ORACLE)
+            if isinstance(node, Reduce):
+                _check_dots(node, program, _place(site, node))
+
+
+def _check_dots(n: Reduce, program: Program, place: Place) -> None:
+    """Refuse tensor-core instructions that the platform does not have."""
+    factors = sum_factors(n)
+    for tree in n.tree.walk() if n.tree is not None else ():
+        if isinstance(tree, Tree) and tree.kind == "mma" and factors is not None:
+            try:
+                dot_product(program, n, factors, tree)
+            except UnsupportedError as error:
+                raise UnsupportedError(error.cause, place=place, remedy=error.remedy) from None
+
+
+def dot_product(
+    program: Program, n: Reduce, factors: tuple[Node, Node], tree: Tree
+) -> tuple[DotProduct, Format, Format, Format]:
+    """The arithmetic of an ``mma`` tree of ``n``, and the formats of its factors and of its accumulator.
+
+    Raises:
+        UnsupportedError: the platform does not have it.
+    """
+    a, b = (BASES[factor_format(program, x).base] for x in factors)
+    if isinstance(factors[0], Num):  # a literal takes the format of the other factor
+        a = b
+    elif isinstance(factors[1], Num):
+        b = a
+    out = BASES[(n.format or program.compute).base]
+    return find(program.dot_products, tree.instruction, a, b, out, integer(tree.ints[0])), a, b, out
+
+
+def factor_format(program: Program, x: Node) -> Format:
+    """The format of the values of a float expression."""
+    if isinstance(x, Name) and x.id in program.inputs:
+        return program.inputs[x.id]
+    known = program.types.get(x)
+    return (known.format if known is not None else None) or program.compute
+
+
+def integer(node: object) -> int:
+    """The value of a literal."""
+    assert isinstance(node, Num), node
+    return int(node.text)
 
 
 def sum_factors(n: Reduce) -> tuple[Node, Node] | None:
@@ -99,6 +145,9 @@ def _refusal(n: Node, program: Program) -> str:
                 return "the tree any()"
             if tree.kind == "exact" and program.compute.base == "f64":
                 return "exact() in f64"
+            for inside in tree.walk():
+                if isinstance(inside, Tree) and inside is not tree and inside.kind in ("any", "exact"):
+                    return f"the tree {inside.kind}() inside another"
             return _depth_refusal(n) if n.over is not None and DEPTH in n.over else ""
         case _:
             return ""

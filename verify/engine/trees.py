@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from specs.errors import SpecError, UnsupportedError
 from specs.formats import Format
-from specs.nodes import Num, Tree
+from specs.nodes import Tree
 from verify.engine.primitives import Carrier
+from verify.engine.support import integer
 
 Array = jax.Array
 _UNROLL = {False: 16, True: 4}  # terms up to which a sequence is written out; fused steps are long
@@ -352,9 +353,3 @@ def _interleaved(sums: Sequence[Terms]) -> Terms:
     values, flags = [s.parts[0] for s in sums], _flags(sums)
     count = values[0].shape[0]
     return Terms((weave(values, count),), None if flags is None else weave(flags, count))
-
-
-def integer(node: object) -> int:
-    """The value of a literal."""
-    assert isinstance(node, Num), node
-    return int(node.text)

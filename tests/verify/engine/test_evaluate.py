@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specs import Spec, parse_spec
+from specs import Spec, load_platform, parse_spec
 from specs.errors import SpecError, UnsupportedError
 from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
 
@@ -435,3 +435,41 @@ def test_a_gather_past_the_end_is_refused(lane: str) -> None:
     run = engine(s, gpu(2), problem(s, **arrays))
     with pytest.raises(SpecError, match=r"at\(c=.* reads where no value stands\n.*0 to 1"):
         run.evaluate(["output"])
+
+
+HOLES = """
+[levels]
+g = "deal(5, unit=4, skip=3)"
+[token]
+score = "sum(q * k, seq())"
+[g]
+part = "sum(score * v, seq())"
+[row]
+output = "sum(part, chunks(2, seq(), butterfly())) + sum(part, pairwise())"
+"""
+
+
+@pytest.mark.parametrize("kv_len", [15, 18, 20, 27])
+def test_pieces_that_own_nothing_leave_no_gap(kv_len: int) -> None:
+    """Units are dealt from the fourth piece on, so that with few of them the first pieces may be missing."""
+    s = spec(HOLES)
+    rng = np.random.default_rng(kv_len)
+    arrays = {"q": rng.normal(size=(2, 4)), "k": rng.normal(size=(kv_len, 2, 4))}
+    arrays["v"] = rng.normal(size=(kv_len, 2, 3))
+    assert_engine_is_oracle(engine(s, gpu(2), problem(s, **arrays)), [(0, 0), (1, 0)])
+
+
+def test_a_tensor_core_that_the_platform_lacks_is_refused_at_its_line() -> None:
+    s = spec('[token]\nscore = "dot(q, k, mma(16))"\n[row]\noutput = "sum(score * v, seq())"\n')
+    arrays = {"q": np.zeros((2, 16)), "k": np.zeros((8, 2, 16)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(UnsupportedError, match=r"<text>:10:10: no dot product mma of bf16"):
+        engine(s, load_platform("t4"), problem(s, **arrays))
+
+
+def test_an_exact_sum_inside_another_tree_is_refused_at_its_line() -> None:
+    s = spec(
+        '[token]\nscore = "sum(q * k, seq())"\n[row]\noutput = "sum(score * v, chunks(4, exact(), seq()))"\n'
+    )
+    arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
+    with pytest.raises(UnsupportedError, match=r"<text>:12:11: output: the tree exact\(\) inside another"):
+        engine(s, gpu(2), problem(s, **arrays))
