@@ -7,12 +7,12 @@ import platform as machine
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from reports import contract as c
 from reports.accesses import traffic_view
@@ -50,11 +50,21 @@ def _quiet(stage: str, done: int, total: int) -> None:
     """No progress."""
 
 
-def make_targets(backends: Sequence[str] = BACKENDS, platforms: Sequence[str] = PLATFORMS) -> list[Target]:
+def make_targets(
+    backends: Sequence[str] = BACKENDS,
+    platforms: Sequence[str] = PLATFORMS,
+    contexts: Sequence[Mapping[str, Any]] = ({},),
+) -> list[Target]:
     """Every backend on every platform. A backend is one that users ask for, the name of a spec, or a path.
+
+    Args:
+        backends: names or paths.
+        platforms: names or paths.
+        contexts: what decides which kernel runs (`Case.kernel_context`), of each input; a cell is one kernel.
 
     Raises:
         SpecError: an unknown name.
+        InputError: nothing to compute, or a backend that is one kernel for one input and another for the next.
         UnsupportedError: a backend that runs on one of the platforms as a kernel without a spec.
     """
     requested = load_requested()
@@ -62,7 +72,14 @@ def make_targets(backends: Sequence[str] = BACKENDS, platforms: Sequence[str] = 
     loaded = [load_platform(p) for p in platforms]
     for backend in backends:
         for platform in loaded:
-            spec = load_backend(backend, platform)
+            found = {spec.name: spec for spec in (load_backend(backend, platform, c) for c in contexts)}
+            if len(found) > 1:
+                raise InputError(
+                    f"'{backend}' on {platform.name} is {' for one input and '.join(found)} for another",
+                    place="report",
+                    remedy="name one of these specs, or give one input",
+                )
+            (spec,) = found.values()
             asked = backend if backend in requested else None
             title = requested[backend].title if asked else spec.name
             out.append(Target(title, spec, platform, platform.name.upper(), asked))
@@ -81,12 +98,13 @@ def main_report(
 ) -> c.Report:
     """The report on the bundled inputs: the teaching row and a real attention layer."""
     began = time.perf_counter()
-    targets = make_targets(backends, platforms)
-    studies: list[c.Study] = []
-    for n, (case, about) in enumerate(bundled()):
-        progress(about.title, n, 2)
-        studies.append(study(case, about, targets))
+    cases = bundled()
     shape = model_context()
+    targets = make_targets(backends, platforms, [shape, *(case.kernel_context() for case, _ in cases)])
+    studies: list[c.Study] = []
+    for n, (case, about) in enumerate(cases):
+        progress(about.title, n, len(cases))
+        studies.append(study(case, about, targets))
     workload = load_workload(WORKLOAD)
     progress("depth", 0, 0)
     by_depth = depth(
@@ -109,7 +127,7 @@ def case_report(
 ) -> c.Report:
     """The report on one input of the user's, through every backend and platform."""
     began = time.perf_counter()
-    targets = make_targets(backends, platforms)
+    targets = make_targets(backends, platforms, [case.kernel_context()])
     about = About(
         "input", case.name, f"{case.kv_len:,} tokens, as given.", "Given by the user.", "not stated"
     )

@@ -96,6 +96,7 @@ def report(
         }
         with reserved(folder or Path("runs")):
             if file is None and not teaching and random_seed is None:
+                _only_with_an_input(kv_len=kv_len, model=model, set=more)
                 made = build.main_report(**common)
             else:
                 context = verify.cli.shape_of(model, more, kv_len=kv_len)
@@ -109,6 +110,23 @@ def report(
         for path in paths:
             answer.text(str(path))
         answer.close(made.verdict.headline, diverged=fail and made.verdict.diverges)
+
+
+def _only_with_an_input(**options: object) -> None:
+    """Refuse options that say more of an input where none is named.
+
+    Raises:
+        InputError: the first that was given.
+    """
+    from specs.errors import InputError
+
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(
+                "only goes with an input",
+                place=f"--{name.replace('_', '-')}",
+                remedy="add --teaching, --input smollm2, --input FILE or --random SEED",
+            )
 
 
 @app.command()
@@ -133,14 +151,15 @@ def sweep(
         loaded = load_workload(workload)
         file = (folder or Path("runs") / f"sweep-{loaded.name}-{seed}") / "sweep.jsonl"
         progress = Progress()
-        targets = build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS)
+        shape = build.model_context()
+        targets = build.make_targets(backends or build.BACKENDS, platforms or build.PLATFORMS, [shape])
         try:
             with reserved(file.parent):
                 tallies = run(
                     loaded,
                     targets,
                     seed,
-                    build.model_context(),
+                    shape,
                     file,
                     stride=stride,
                     progress=lambda done, total: progress("positions", done, total),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +78,26 @@ CONTEXT: dict[str, Variable] = {
 #: The lengths of the whole batch, a tuple, which only partition rules take: see `batch_lengths`.
 LENGTHS = "kv_lens"
 NAMES = (*CONTEXT, LENGTHS)
+#: Names that a platform fixes. Commands name a platform and refuse them beside it; a program may give others.
+OF_PLATFORM = ("sm_count", "compute_capability", "cpu")
 
 #: Words that `bind` adds: the formats in which the inputs come, such as ``'bf16'``.
 INPUT_FORMATS = ("q_format", "k_format", "v_format")
+
+
+def refuse_platform(given: Iterable[str], *, place: str) -> None:
+    """Refuse names that the platform fixes, where a platform is named as well.
+
+    Raises:
+        InputError: the first of them.
+    """
+    for name in given:
+        if name in OF_PLATFORM:
+            raise InputError(
+                f"{name} is fixed by the platform",
+                place=place,
+                remedy="choose another platform, or the path of a copy of its file with other values",
+            )
 
 
 def make_context(given: Mapping[str, object], *, place: str = "context") -> Context:

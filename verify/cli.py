@@ -70,8 +70,13 @@ Capacity = Annotated[int | None, typer.Option("--kv-capacity", help="Tokens the 
 
 
 def shape_of(model: str | None, extra: list[str] | None, **given: int | None) -> dict[str, Any]:
-    """The context that the options of a command say: a model's heads, then --set, then single options."""
+    """The context that the options of a command say: a model's heads, then --set, then single options.
+
+    Raises:
+        InputError: --set without a value, or of what the platform fixes.
+    """
     from specs import load_model
+    from specs.context import refuse_platform
     from specs.errors import InputError
 
     context: dict[str, Any] = {}
@@ -83,6 +88,7 @@ def shape_of(model: str | None, extra: list[str] | None, **given: int | None) ->
         if not sign:
             raise InputError(f"'{pair}' has no '='", place="--set", remedy="write --set NAME=VALUE")
         context[name.strip()] = int(value) if value.strip().lstrip("-").isdecimal() else value.strip()
+    refuse_platform(context, place="--set")
     return context | {name: value for name, value in given.items() if value is not None}
 
 
@@ -111,8 +117,9 @@ def get_case(file: str | None, teaching: bool, seed: int | None, context: dict[s
     """The input that a command names, with the context of its options.
 
     Raises:
-        InputError: none or more than one is named, or it cannot be read.
+        InputError: none or more than one is named, it cannot be read, or it states what the platform fixes.
     """
+    from specs.context import refuse_platform
     from specs.errors import InputError
     from verify.case import NAMED, random_case
 
@@ -134,7 +141,9 @@ def get_case(file: str | None, teaching: bool, seed: int | None, context: dict[s
         return NAMED[name]().with_context(context)
     from verify.files import load_case
 
-    return load_case(name).with_context(context)
+    case = load_case(name)
+    refuse_platform(case.context, place=name)
+    return case.with_context(context)
 
 
 def plan(

@@ -53,6 +53,14 @@ def test_pairs_hold_one_thing_fixed() -> None:
         assert (a.backend == b.backend) != (a.platform.name == b.platform.name)
 
 
+def test_a_cell_is_the_kernel_of_its_inputs() -> None:
+    one, many = {"kv_heads": 2, "q_heads": 4}, {"kv_heads": 2, "q_heads": 4, "batch": 65}
+    names = [build.make_targets(("vllm:triton",), ("h200",), [c])[0].spec.name for c in (one, many)]
+    assert names == ["vllm_triton.decode_3d", "vllm_triton.decode_2d"]
+    with pytest.raises(InputError, match=r"decode_3d for one input and vllm_triton\.decode_2d for another"):
+        build.make_targets(("vllm:triton",), ("h200",), [one, many])
+
+
 def point(n: int, mean: float, share: float, half: float = 1.0) -> SplitPoint:
     return SplitPoint(splits=n, mean=mean, low=mean - half, high=mean + half, worst=9.0, best_share=share)
 

@@ -10,7 +10,7 @@ import pytest
 
 import specs
 from specs import load_platform, parse_spec
-from specs.context import MAX_BATCH, batch_lengths, make_context
+from specs.context import MAX_BATCH, OF_PLATFORM, batch_lengths, make_context
 from specs.errors import InputError, SpecError
 from verify import emulate, plan, plan_ragged
 
@@ -138,3 +138,8 @@ def test_a_list_is_no_value() -> None:
         plan(parse_spec(TEXT.replace("tiles(chunk)", "tiles(kv_lens)")), h200, kv_len=10)
     with pytest.raises(SpecError, match=r"kv_lens is a list, not a value"):
         plan(parse_spec(TEXT.replace("* scale", "* kv_lens")), h200, kv_len=10)
+
+
+@pytest.mark.parametrize("name", ["h200", "amd_avx512"])
+def test_what_a_platform_fixes_is_what_it_says(name: str) -> None:
+    assert set(load_platform(name).context) == set(OF_PLATFORM)
