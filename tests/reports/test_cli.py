@@ -135,9 +135,10 @@ def test_compared_kernels_are_those_of_the_shape(
 
 
 def kernel_of(platform: str, name: str, **arrays: Any) -> str:
-    """The kernel that `emulate` runs for the backend on these arrays."""
+    """The kernel of vLLM that `emulate` runs for the backend on these arrays."""
     np.savez("arrays.npz", **arrays)
-    return answer("emulate", name, "-p", platform, "-i", "arrays.npz", "--backend", "oracle")["spec"]
+    given = ("-i", "arrays.npz", "--backend", "oracle", "--set", "fork=vllm")
+    return answer("emulate", name, "-p", platform, *given)["spec"]
 
 
 def test_the_arrays_of_a_file_decide_which_kernel_runs() -> None:
@@ -160,11 +161,21 @@ def test_the_arrays_of_a_file_decide_which_kernel_runs() -> None:
     # several query tokens
     prefill = {**wide, "q": drawn(3, 4, 64), "causal": np.array(1)}
     assert kernel_of("a100", "flash_attn", **wide) == "flash_attn2.splitkv_decode"
-    assert kernel_of("a100", "flash_attn", **prefill) == "flash_attn2.prefill"
+    assert kernel_of("a100", "flash_attn", **prefill) == "flash_attn2.splitkv_decode"
+    assert kernel_of("a100", "vllm:triton", **prefill) == "vllm_triton.decode_3d"
     # slopes of ALiBi: version 2 on Hopper as well
     assert kernel_of("h200", "flash_attn", **wide) == "flash_attn3.decode"
     slopes = {**wide, "alibi_slopes": drawn(4)}
     assert kernel_of("h200", "flash_attn", **slopes) == "flash_attn2.splitkv_decode"
+
+
+def test_a_command_does_not_contradict_its_platform() -> None:
+    for name in ("sm_count", "compute_capability", "cpu"):
+        message = refused("plan", "xqa.decode", "-p", "h200", "--kv-len", "9", "--set", f"{name}=120")
+        assert f"--set: {name} is fixed by the platform\n  choose another platform" in message
+    np.savez("arrays.npz", scores=np.zeros(3), values=np.zeros((3, 1)), sm_count=np.array(3))
+    message = refused("emulate", "walkthrough.xqa", "-p", "h200", "-i", "arrays.npz")
+    assert "arrays.npz: sm_count is fixed by the platform" in message
 
 
 def test_words_of_the_context_are_checked() -> None:
@@ -358,6 +369,9 @@ BAD = [
     (("traffic", "--kv-heads", "0"), "kv_heads is 0"),
     (("traffic", "--head-dim", "65537"), "at most 65536"),
     (("report", "--spec", "nothing"), "unknown spec 'nothing'"),
+    (("report", "--set", "fork=vllm"), "--set: only goes with an input"),
+    (("report", "--kv-len", "9"), "--kv-len: only goes with an input"),
+    (("report", "-s", "vllm:flash_attention_2"), "set fork=vllm"),
     (("report", "-s", "tritn"), "did you mean 'triton'?"),
     (("plan", "flashinfr", "-p", "h200", "--kv-len", "9"), "did you mean 'flashinfer'?"),
     (("traffic", "--spec", "walkthrough.xka"), "did you mean 'walkthrough.xqa'?"),

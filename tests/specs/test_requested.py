@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
 from specs import SpecError, UnsupportedError, load_platform, load_spec, resolve_kernel, resolve_requested
+from specs.bind import integers
+from specs.context import make_context
 from specs.document import parse_document, validate
 from specs.requested import RequestedFile, load_requested
 from verify.backends import load_backend
@@ -14,6 +18,7 @@ from verify.backends import load_backend
 HEADS = {"q_heads": 8, "kv_heads": 2, "head_dim": 128}
 CLOSED = "TRT-LLM-gen: the main kernel is a closed binary"
 FA4 = "B200 runs FlashAttention-4"
+VLLM: dict[str, Any] = {"fork": "vllm"}
 
 
 def kernel(name: str, platform: str, **context: Any) -> str:
@@ -61,35 +66,61 @@ def kernel(name: str, platform: str, **context: Any) -> str:
         ("trtllm_gen", "b200", {}, CLOSED),
         ("trtllm_gen", "h200", {}, "TRT-LLM-gen: its kernels exist for compute capability 10.0"),
         # FlashAttention in vLLM: 3 on Hopper, 4 on B200 but for head_dim 256, 2 elsewhere and with ALiBi
-        ("flash_attn", "h200", {}, "flash_attn3.decode"),
-        ("flash_attn", "h200", {"has_alibi": 1}, "flash_attn2.splitkv_decode"),
+        ("flash_attn", "h200", VLLM, "flash_attn3.decode"),
+        ("flash_attn", "h200", {"has_alibi": 1, **VLLM}, "flash_attn2.splitkv_decode"),
         ("flash_attn", "h200", {"q_len": 9}, "FlashAttention as vLLM calls it: Hopper runs FlashAttention-3"),
         ("flash_attn", "b200", {}, FA4),
         ("flash_attn", "b200", {"head_dim": 192}, FA4),
-        ("flash_attn", "b200", {"head_dim": 256}, "flash_attn2.splitkv_decode"),
-        ("flash_attn", "sm120", {}, "flash_attn2.splitkv_decode"),
-        ("flash_attn", "l40s", {"q_len": 9}, "flash_attn2.prefill"),
+        ("flash_attn", "b200", {"head_dim": 256, **VLLM}, "flash_attn2.splitkv_decode"),
+        ("flash_attn", "sm120", VLLM, "flash_attn2.splitkv_decode"),
+        # the cache is paged, which takes the split kernel for any number of query tokens
+        ("flash_attn", "l40s", {"q_len": 9, **VLLM}, "flash_attn2.splitkv_decode"),
+        # other tiles and cuts than the library that it was forked from
+        ("flash_attn", "h200", {}, "vLLM runs its own fork of version 3, with other tiles: set fork=vllm"),
+        ("flash_attn", "sm120", {}, "vLLM runs its own fork of it"),
         # the order of backends in vLLM
-        ("vllm", "h200", {}, "flash_attn3.decode"),
+        ("vllm", "h200", VLLM, "flash_attn3.decode"),
         ("vllm", "b200", {}, CLOSED),
-        ("vllm", "sm120", {}, "flash_attn2.splitkv_decode"),
-        ("vllm", "a100", {}, "flash_attn2.splitkv_decode"),
+        ("vllm", "sm120", VLLM, "flash_attn2.splitkv_decode"),
+        ("vllm", "a100", VLLM, "flash_attn2.splitkv_decode"),
         (
             "vllm",
             "h200",
             {"vllm_version": 1300},
             "vLLM's default attention backend: what this version chooses",
         ),
-        # Triton: 3D up to 128 // kv_heads sequences of one token
+        # Triton: 3D up to 128 // kv_heads sequences of one token, and of up to 8 causal ones
         ("triton", "h200", {"batch": 64}, "vllm_triton.decode_3d"),
         ("triton", "h200", {"batch": 65}, "vllm_triton.decode_2d"),
         ("triton", "sm120", {"batch_invariant": 1}, "vllm_triton.decode_2d"),
         ("triton", "b200", {"q_len": 16}, "vllm_triton.decode_2d"),
+        ("triton", "h200", {"q_len": 8, "causal": 1}, "vllm_triton.decode_3d"),
+        ("triton", "h200", {"q_len": 8}, "vllm_triton.decode_2d"),
+        ("triton", "b200", {"q_len": 8, "causal": 1, "head_dim": 256}, "vllm_triton.decode_2d"),
     ],
 )
 def test_the_kernel_that_runs(name: str, platform: str, context: dict[str, Any], want: str) -> None:
     got = kernel(name, platform, **context)
     assert got == want if "." in want and " " not in want else want in got
+
+
+def test_triton_is_3d_where_its_spec_says_that_it_fits() -> None:
+    """Where one formula says 3D and the other does not, a name runs the wrong kernel, or none."""
+    spec = load_spec("vllm_triton.decode_3d")
+    free = spec.file.model_copy(update={"requires": ()})
+    spec = replace(spec, file=free)
+    seen: set[str] = set()
+    for platform, version, q_len, batch, group, dim in product(
+        ("h200", "b200"), (1100, 1300, 3300), (1, 2, 8, 9), (1, 15, 16, 17, 64, 65), (1, 6, 16), (128, 256)
+    ):
+        heads = {"q_heads": 2 * group, "kv_heads": 2, "head_dim": dim}
+        shape = {**heads, "kv_len": 9, "q_len": q_len, "batch": batch, "vllm_version": version, "causal": 1}
+        where = load_platform(platform)
+        fits = integers(spec, make_context({**where.context, **shape}))["fits"]
+        found = resolve_kernel("triton", where, shape)
+        assert found == ("vllm_triton.decode_3d" if fits else "vllm_triton.decode_2d"), (platform, shape)
+        seen.add(found)
+    assert len(seen) == 2
 
 
 def test_every_choice_leads_to_a_spec_of_the_library() -> None:
@@ -116,7 +147,7 @@ def test_names_with_a_defined_arithmetic_keep_it() -> None:
     assert resolve_requested("vllm:flashinfer", h200, HEADS) == "xqa.decode"
     assert resolve_requested("xqa", h200, HEADS) == "xqa.decode"
     assert load_backend("vllm:triton", h200, HEADS).name == "vllm_triton.decode_3d"
-    assert load_backend("flash_attn", h200).name == "flash_attn3.decode"
+    assert load_backend("flash_attn", h200, VLLM).name == "flash_attn3.decode"
     with pytest.raises(SpecError, match="did you mean 'xqa'"):
         resolve_requested("vllm:xqqa", h200)
     with pytest.raises(UnsupportedError, match="dense attention: no kernel is described"):
