@@ -17,6 +17,7 @@ from specs.infer import infer
 from specs.integers import Scalar, Value, evaluate
 from specs.nodes import Cmp, LevelRule, Logic, Name, Node, Num, Op, Select
 from specs.program import CONSTANTS, ROW, TOKEN, Level, Program, View
+from specs.states import Line
 
 if TYPE_CHECKING:
     from specs.loader import Spec
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 TRUE, FALSE = Num("true"), Num("false")
 MAX_VIEW = 4096
 _FOLDED = frozenset({"+", "-", "*", "//", "%", "^", "min", "max", "ceildiv", "ceilpow2", "neg"})
-TypedLine = tuple[str, str, Node, Place]
 _ANY = LevelRule("tiles", (Num("1"),))
 
 
@@ -116,7 +116,7 @@ def _bind(
         else:
             levels.append(Level(name, resolver.level(rule, place)))
 
-    def resolved(section: str, table: str, entries: Mapping[str, str]) -> list[TypedLine]:
+    def resolved(section: str, table: str, entries: Mapping[str, str]) -> list[Line]:
         places = {name: spec.place(table, name) for name in entries}
         return [(section, n, resolver.expression(text, places[n]), places[n]) for n, text in entries.items()]
 
@@ -192,8 +192,8 @@ def _typed(
     inputs: tuple[tuple[str, Format], ...],
     levels: tuple[Level, ...],
     views: tuple[tuple[str, View], ...],
-    lines: tuple[TypedLine, ...],
-    starts: tuple[TypedLine, ...],
+    lines: tuple[Line, ...],
+    starts: tuple[Line, ...],
 ) -> Program:
     """Types do not depend on the sizes of levels, so lengths share them."""
     blank = Program(name, compute, dict(inputs), levels, dict(views), states={}, sites={})

@@ -115,27 +115,11 @@ def evidence(formulas: Iterable[str]) -> dict[str, str]:
 INTEGER_ONLY = frozenset({"ceildiv", "ceilpow2"})
 
 #: ``FORMAT.op(...)``: operations that may name the format of their one rounding.
-FORMAT_OPS: dict[str, str] = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "fma": "fma",
-    "exp": "exp",
-    "exp2": "exp2",
-    "log": "log",
-    "rcp": "rcp",
-    "sqrt": "sqrt",
-    "mufu.ex2": "mufu.ex2",
-    "mufu.rcp": "mufu.rcp",
-    "mufu.rsq": "mufu.rsq",
-    "mufu.lg2": "mufu.lg2",
-    "div.full": "div.full",
-    "triton.exp": "triton.exp",
-    "cuda.expf": "cuda.expf",
-    "cuda.logf": "cuda.logf",
-    "cuda.fast_expf": "cuda.fast_expf",
-    "fa4.exp2": "fa4.exp2",
+FORMAT_OPS: dict[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/"} | {
+    name: name
+    for name, function in FUNCTIONS.items()
+    if name in ("fma", "exp", "exp2", "log", "rcp", "sqrt")
+    or (function.unit == "gpu" and name != "tanh.approx")
 }
 
 #: Trees: name -> (fewest, most integer arguments, number of inner trees, flags allowed).

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import wraps
 
 from specs.rules.registry import MAX_STEPS, Rule, partition_rule
 
@@ -196,20 +197,11 @@ def _tile_fp8(
 
 
 def _part(name: str, index: int, what: str) -> Rule:
-    def part(
-        head_dim: int,
-        head_dim_v: int,
-        causal: int,
-        local: int,
-        element_bytes: int,
-        v_colmajor: int,
-        paged: int,
-        softcap: int,
-        one_warp_group: int,
-        vllm: int,
-    ) -> int:
-        widths = (head_dim, head_dim_v, causal, local, element_bytes)
-        return int(_tile(*widths, v_colmajor, paged, softcap, one_warp_group, vllm)[index])
+    """The rule called ``name``: entry ``index`` of `_tile`, with the arguments of `_tile`."""
+
+    @wraps(_tile)
+    def part(*shape: int) -> int:
+        return int(_tile(*shape)[index])
 
     part.__name__ = part.__qualname__ = name
     part.__doc__ = f"""{what} of FlashAttention-3 on Hopper.
