@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,10 +24,7 @@ from specs.rules import (
     partition_rule,
     rule_names,
 )
-
-Row = dict[str, str]
-SMALL = Path(__file__).parents[1] / "data"
-WHOLE = Path(__file__).parents[3] / "shared" / "oracle"
+from tests.tables import Row, Table
 
 
 def numbers(row: Row, *keys: str) -> list[int]:
@@ -90,40 +83,23 @@ def check_plan(row: Row) -> None:
     assert int(bool(graph) or chunk < pages * page) == split
 
 
-TABLES: list[tuple[str, str, int, int, Callable[[Row], None]]] = [
-    ("fa2_num_splits_small.csv", "fa2_num_splits.csv", 200, 4_000, check_fa2),
-    ("fa3_num_splits_small.csv", "fa3_num_splits.csv", 150, 3_000, check_fa3),
-    ("fa3_tile_size_sm90_small.csv", "fa3_tile_size_sm90.csv", 120, 400, check_fa3_tile),
-    ("flashinfer_kv_tile.csv", "flashinfer_kv_tile.csv", 45, 45, check_kv_tile),
-    ("flashinfer_decode_plan_small.csv", "flashinfer_decode_plan.csv", 200, 3_000, check_plan),
+TABLES = [
+    Table("fa2_num_splits_small.csv", "fa2_num_splits.csv", 200, 4_000, check_fa2),
+    Table("fa3_num_splits_small.csv", "fa3_num_splits.csv", 150, 3_000, check_fa3),
+    Table("fa3_tile_size_sm90_small.csv", "fa3_tile_size_sm90.csv", 120, 400, check_fa3_tile),
+    Table("flashinfer_kv_tile.csv", "flashinfer_kv_tile.csv", 45, 45, check_kv_tile),
+    Table("flashinfer_decode_plan_small.csv", "flashinfer_decode_plan.csv", 200, 3_000, check_plan),
 ]
 
 
-def replay(path: Path, check: Callable[[Row], None]) -> int:
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        try:
-            check(row)
-        except AssertionError as error:
-            raise AssertionError(f"{row}: {error}") from None
-    return len(rows)
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_rules_give_what_the_originals_gave(table: Table) -> None:
+    table.replay_small()
 
 
-@pytest.mark.parametrize(("small", "whole", "count", "all_rows", "check"), TABLES, ids=[t[1] for t in TABLES])
-def test_rules_give_what_the_originals_gave(
-    small: str, whole: str, count: int, all_rows: int, check: Callable[[Row], None]
-) -> None:
-    assert replay(SMALL / small, check) == count
-
-
-@pytest.mark.parametrize(("small", "whole", "count", "all_rows", "check"), TABLES, ids=[t[1] for t in TABLES])
-def test_rules_on_the_whole_tables(
-    small: str, whole: str, count: int, all_rows: int, check: Callable[[Row], None]
-) -> None:
-    if not (WHOLE / whole).exists():
-        pytest.skip("the whole table is not here: ../shared/oracle")
-    assert replay(WHOLE / whole, check) == all_rows
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_rules_on_the_whole_tables(table: Table) -> None:
+    table.replay_whole()
 
 
 def test_the_varlen_scheduler_counts_the_whole_batch() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specs import Spec, load_platform, load_spec, parse_spec
 from specs.errors import InputError, SpecError, UnsupportedError
+from tests.verify.small import HEADER
 from verify import emulate
 from verify.answer import exact_answer
 from verify.case import Case
@@ -21,15 +22,6 @@ H200 = load_platform("h200")
 BF16 = ml_dtypes.bfloat16
 Floats = NDArray[np.float64]
 
-BASE = """
-schema = 1
-name = "test.features"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-"""
 FULL = """
 [token]
 raw   = "sum(q * k, seq()) * (scale * k_scale)"
@@ -62,7 +54,7 @@ extra = "exp(sink - top)"
 
 
 def spec(text: str = FULL) -> Spec:
-    return parse_spec(BASE + text)
+    return parse_spec(HEADER + text)
 
 
 def arrays(seed: int, queries: int, q_heads: int, heads: int, n: int, d: int = 8) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,13 @@ from specs.bind import bind
 from specs.context import make_context
 from specs.discover import every
 from specs.errors import InputError, SpecError, UnsupportedError
+from tests.tables import Row, Table
+from tests.verify.small import HEADER
 from verify import plan, plan_ragged
 from verify.partition import Plan, plan_program
 
 LIBRARY = [f.name for f in every() if f.kind == "library"]
-SMALL = Path(__file__).parents[1] / "data" / "xqa_subseq_small.csv"
-WHOLE = Path(__file__).parents[3] / "shared" / "oracle" / "xqa_subseq.csv"
 QWEN: dict[str, Any] = {"q_heads": 24, "kv_heads": 4, "head_dim": 256}
-HEADER = """
-schema = 1
-name = "test.small"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-"""
 
 
 def planned(spec: Spec, **context: Any) -> Plan:
@@ -97,36 +86,33 @@ def test_xqa_deals_tiles_round_robin() -> None:
     assert len(p.groups[1].tokens) == 3 * 256 + 2_000 - 1_792
 
 
-def xqa_counts(path: Path) -> int:
-    spec = load_spec("walkthrough.xqa")
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        capacity, heads = int(row["max_seq_len_capacity"]), int(row["kv_heads"])
-        p = planned(
-            spec,
-            sm_count=int(row["sm_count"]),
-            batch=int(row["batch"]),
-            kv_heads=heads,
-            q_heads=heads,
-            kv_len=min(capacity, 40_000),
-            kv_capacity=capacity,
-        )
-        assert p.program.integers["groups"] == int(row["mha_cu_grid_x"]), row
-        if capacity <= 40_000:  # longer ones only need more memory
-            assert p.count == int(row["mha_cu_grid_x"]), row
-            assert -(-p.span // 256) == int(row["mha_cu_max_tiles_per_subseq"]), row
-            assert sum(-(-len(g.tokens) // 256) for g in p.groups) == int(row["mha_cu_tiles256_total"]), row
-    return len(rows)
+def check_xqa(row: Row) -> None:
+    capacity, heads = int(row["max_seq_len_capacity"]), int(row["kv_heads"])
+    p = planned(
+        load_spec("walkthrough.xqa"),
+        sm_count=int(row["sm_count"]),
+        batch=int(row["batch"]),
+        kv_heads=heads,
+        q_heads=heads,
+        kv_len=min(capacity, 40_000),
+        kv_capacity=capacity,
+    )
+    assert p.program.integers["groups"] == int(row["mha_cu_grid_x"])
+    if capacity <= 40_000:  # longer ones only need more memory
+        assert p.count == int(row["mha_cu_grid_x"])
+        assert -(-p.span // 256) == int(row["mha_cu_max_tiles_per_subseq"])
+        assert sum(-(-len(g.tokens) // 256) for g in p.groups) == int(row["mha_cu_tiles256_total"])
+
+
+XQA_TABLE = Table("xqa_subseq_small.csv", "xqa_subseq.csv", 200, 3_000, check_xqa)
 
 
 def test_xqa_sub_sequences() -> None:
-    assert xqa_counts(SMALL) == 200
+    XQA_TABLE.replay_small()
 
 
-@pytest.mark.skipif(not WHOLE.exists(), reason="the whole table is not here: ../shared/oracle")
 def test_xqa_sub_sequences_on_the_whole_table() -> None:
-    assert xqa_counts(WHOLE) == 3000
+    XQA_TABLE.replay_whole()
 
 
 # -- laws -------------------------------------------------------------------------------------------------

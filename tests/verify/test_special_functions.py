@@ -14,20 +14,14 @@ from specs.functions import FUNCTIONS
 from specs.grammar import parse_expr
 from specs.nodes import Name, Op
 from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
+from tests.verify.small import HEADER
 from verify.definition.balls import BallArithmetic
 from verify.definition.rational import Log, RationalArithmetic
 from verify.emulator import Run
 from verify.judge import judge
 from verify.numerics.special import REFUSED, SPECIAL
 
-HEADER = """
-schema = 1
-name = "test.small"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
+BODY = """
 [token]
 score = "select(visible, sum(q * k, seq()) * scale, -inf)"
 [levels]
@@ -41,21 +35,19 @@ COLUMN
 [row]
 output = "div.full(sum(pv, seq()), sum(s, seq()))"
 """
-#: Lines on the largest score of each tile (positive and negative numbers) and on the positive sum of weights.
 CPU = load_platform("amd_avx512")
+#: Lines on the largest score of each tile (positive and negative numbers) and on the positive sum of weights.
 LINES = dict.fromkeys(SPECIAL, "m") | dict.fromkeys(("mufu.rsq", "mufu.lg2", "cuda.logf", "glibc.logf"), "s")
 
 
 def spec(score: str, lines: str) -> Spec:
-    return parse_spec(HEADER.replace("SCORE", score).replace("COLUMN", lines))
+    return parse_spec(HEADER + BODY.replace("SCORE", score).replace("COLUMN", lines))
 
 
 def cpu_spec(score: str, lines: str) -> Spec:
     """As `spec`, without the division of GPUs."""
-    text = HEADER.replace("SCORE", score).replace("COLUMN", lines)
-    return parse_spec(
-        text.replace("div.full(sum(pv, seq()), sum(s, seq()))", "sum(pv, seq()) / sum(s, seq())")
-    )
+    body = BODY.replace("div.full(sum(pv, seq()), sum(s, seq()))", "sum(pv, seq()) / sum(s, seq())")
+    return parse_spec(HEADER + body.replace("SCORE", score).replace("COLUMN", lines))
 
 
 def problem_of(s: Spec, spread: float = 1.0) -> Any:
@@ -107,7 +99,7 @@ def check(s: Spec, spread: float) -> None:
 
 
 def test_what_the_hardware_gives_for_negative_numbers_is_not_known() -> None:
-    s = parse_spec(HEADER.partition("[token]")[0] + '[row]\noutput = "mufu.rsq(sum(1 * v, seq()))"\n')
+    s = parse_spec(HEADER + '[row]\noutput = "mufu.rsq(sum(1 * v, seq()))"\n')
     run = engine(s, gpu(2), problem(s, q=np.ones((2, 4)), k=np.ones((8, 2, 4)), v=-np.ones((8, 2, 3))))
     with pytest.raises(UnsupportedError, match=r"a function of the hardware is not known"):
         run.evaluate(["output"])
@@ -119,13 +111,13 @@ def test_tanh_approx_is_refused_by_both() -> None:
     s = spec("exp", 'x = "tanh.approx(m)"')
     with pytest.raises(UnsupportedError, match=r"tanh\.approx"):
         engine(s, gpu(2), problem_of(s)).evaluate(["x"])
+    run = Run.start(s, gpu(2), problem_of(s), {}, {}, "oracle")
+    with pytest.raises(UnsupportedError, match=r"tanh\.approx"):
+        run.evaluate(["x"])
 
 
 def test_formats_that_a_function_does_not_have_are_refused_with_the_place() -> None:
-    s = parse_spec(
-        HEADER.partition("[token]")[0].replace('"f32"', '"f64"')
-        + '[row]\noutput = "mufu.ex2(sum(1 * v, seq()))"\n'
-    )
+    s = parse_spec(HEADER.replace('"f32"', '"f64"') + '[row]\noutput = "mufu.ex2(sum(1 * v, seq()))"\n')
     arrays = {"q": np.ones((2, 4)), "k": np.ones((8, 2, 4)), "v": np.ones((8, 2, 3))}
     with pytest.raises(
         UnsupportedError, match=r"<text>:10:11: output: mufu\.ex2 in f64: the function exists in f32"

@@ -1,13 +1,12 @@
 """Tensor-core trees in a spec: which factors, formats and platforms they take, and what they give.
 
-The expected values come from the rule of a truncated fused dot-product-add, written here in rationals.
+The expected values come from the rule of a truncated fused dot-product-add in integers (`tests/verify/references`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,27 +18,18 @@ from specs import load_platform, parse_spec
 from specs.bind import bind
 from specs.context import make_context
 from specs.errors import SpecError, UnsupportedError
+from tests.verify.references.dots import AMPERE, HOPPER, Core, fused_by_integers
+from tests.verify.small import HEADER
 from verify.definition import RowInputs, ScalarArithmetic, Walker
 from verify.definition.balls import BallArithmetic
 from verify.partition import plan_program
 
-HEADER = """
-schema = 1
-name = "test.mma"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-[row]
-"""
-#: Fused length, fraction bits and exponent floor of mma.sync on bf16, by platform.
-MODELS = {"a100": (8, 24, -132), "h200": (16, 25, -133)}
+CORES = {"a100": AMPERE, "h200": HOPPER}
 
 
 def walk(line: str, v: Sequence[float], platform: str = "h200", arithmetic: Any = None) -> Walker:
     values = make_context({"sm_count": 4, "compute_capability": 90, "kv_len": len(v)})
-    spec = parse_spec(HEADER + line)
+    spec = parse_spec(f"{HEADER}[row]\n{line}")
     program = bind(spec, values, dot_products=load_platform(platform).dot_products)
     inputs = RowInputs(v=np.array(v, dtype=np.float64)[:, None])
     return Walker(program, plan_program(program, values), inputs, arithmetic or ScalarArithmetic())
@@ -49,38 +39,22 @@ def value(line: str, v: Sequence[float], platform: str = "h200") -> float:
     return walk(line, v, platform).value("output", {"dim": 0})
 
 
-def truncated_chain(pairs: Sequence[tuple[float, float]], c: float, model: tuple[int, int, int]) -> float:
-    """Blocks of products and the accumulator, aligned to the largest exponent, cut, added, cut to 24 bits."""
-    length, bits, floor = model
-
-    def exponent(x: float) -> int:
-        return max(math.frexp(x)[1] - 1, -126)
-
-    acc = Fraction(c)
-    for at in range(0, len(pairs), length):
-        terms = [(Fraction(a) * Fraction(b), exponent(a) + exponent(b)) for a, b in pairs[at : at + length]]
-        terms.append((acc, exponent(float(acc))))
-        top = max([floor, *(e for x, e in terms if x)])
-        unit = Fraction(2) ** (top - bits)
-        total = sum((math.trunc(x / unit) for x, _ in terms), 0) * unit
-        if total:
-            last = Fraction(2) ** max(exponent(float(abs(total))) - 23, -149)
-            # float(total) may round up to the next binade; truncation must not.
-            while abs(total) / last < 2**23 and last > Fraction(2) ** -149:
-                last /= 2
-            total = math.trunc(total / last) * last
-        acc = total
-    return float(acc)
+def truncated_chain(core: Core, v: Sequence[float], c: float) -> float:
+    """Squares and the accumulator, block after block, in integers and fractions."""
+    for at in range(0, len(v), core.length):
+        block = list(v[at : at + core.length])
+        c = fused_by_integers(core, "bf16", block, block, c)
+    return c
 
 
 BF16 = st.builds(lambda m, e: math.ldexp(m, e), st.integers(-255, 255), st.integers(-20, 12))
 
 
-@given(st.lists(BF16, min_size=1, max_size=40), st.sampled_from(sorted(MODELS)))
+@given(st.lists(BF16, min_size=1, max_size=40), st.sampled_from(sorted(CORES)))
 def test_a_chain_is_the_rule(v: list[float], platform: str) -> None:
-    want = truncated_chain([(x, x) for x in v], 0.0, MODELS[platform])
+    want = truncated_chain(CORES[platform], v, 0.0)
     assert value('output = "dot(v, v, mma(16))"', v, platform) == want
-    want = truncated_chain([(x, x) for x in v], 1.5, MODELS[platform])
+    want = truncated_chain(CORES[platform], v, 1.5)
     assert value('output = "dot(v, v, mma(16), start=1.5)"', v, platform) == want
 
 

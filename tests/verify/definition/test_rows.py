@@ -12,28 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specs import load_platform, parse_spec
-from specs.bind import bind
-from specs.context import make_context
+from tests.verify.small import HEADER, planned
 from verify import emulate
 from verify.definition import RowInputs, ScalarArithmetic, evaluate, evaluate_rows
 from verify.definition.balls import enclose
-from verify.partition import Plan, plan_program
 
-HEADER = """
-schema = 1
-name = "test.rows"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-"""
 OUTPUT = 'output = "sum(v, seq())"\n'
-
-
-def planned(text: str, kv_len: int) -> Plan:
-    values = make_context({"sm_count": 4, "compute_capability": 90, "kv_len": kv_len})
-    return plan_program(bind(parse_spec(HEADER + text), values), values)
 
 
 def rows_of(scores: NDArray[np.float64]) -> list[RowInputs]:

@@ -13,27 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specs import parse_spec
-from specs.bind import bind
-from specs.context import make_context
 from specs.dot_products import DotProduct
 from specs.errors import SpecError
 from specs.formats import Format
 from specs.nodes import Tree
+from tests.verify.small import planned
 from verify.definition import RowInputs, ScalarArithmetic, Walker
 from verify.definition.arithmetic import Fold
 from verify.definition.trees import Operations, build
-from verify.partition import Plan, plan_program
-
-HEADER = """
-schema = 1
-name = "test.small"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "f32"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-"""
 
 
 class Text:
@@ -85,11 +72,6 @@ class Text:
 
     def logic(self, op: str, conditions: Sequence[str]) -> str:
         return f"{op}({','.join(conditions)})"
-
-
-def planned(text: str, kv_len: int, **context: Any) -> Plan:
-    values = make_context({"sm_count": 4, "compute_capability": 90, "kv_len": kv_len, **context})
-    return plan_program(bind(parse_spec(HEADER + text), values), values)
 
 
 def walk(text: str, kv_len: int, inputs: RowInputs | None = None, arithmetic: Any = None) -> Walker:

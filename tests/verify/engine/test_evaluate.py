@@ -10,22 +10,14 @@ import pytest
 from specs import Spec, load_platform, parse_spec
 from specs.errors import SpecError, UnsupportedError
 from tests.verify.laws import assert_engine_is_oracle, engine, gpu, problem
+from tests.verify.small import HEADER
 
-HEADER = """
-schema = 1
-name = "test.small"
-status = "read"
-summary = "a test"
-[numbers]
-compute = "COMPUTE"
-inputs = { q = "bf16", k = "bf16", v = "bf16" }
-"""
 SCORE = '[token]\nscore = "select(visible, sum(q * k, seq()) * scale, -inf)"\n'
 PAIR = [(0, 0), (1, 1)]
 
 
 def spec(body: str, compute: str = "f32") -> Spec:
-    return parse_spec(HEADER.replace("COMPUTE", compute) + body)
+    return parse_spec(HEADER.replace('"f32"', f'"{compute}"') + body)
 
 
 def check(
@@ -340,9 +332,7 @@ def test_what_is_not_evaluated_is_refused_with_its_place(body: str) -> None:
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 def test_an_input_wider_than_the_compute_format_is_refused(name: str) -> None:
-    s = parse_spec(
-        HEADER.replace("COMPUTE", "f32").replace(f'{name} = "bf16"', f'{name} = "f64"') + SCORE_ONLY
-    )
+    s = parse_spec(HEADER.replace(f'{name} = "bf16"', f'{name} = "f64"') + SCORE_ONLY)
     arrays = {"q": np.zeros((2, 4)), "k": np.zeros((8, 2, 4)), "v": np.zeros((8, 2, 3))}
     with pytest.raises(
         UnsupportedError, match=rf"numbers\.inputs: {name} comes in f64, which f32 does not hold"
