@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specs import Platform, Spec
 from specs.bind import bind
 from specs.context import make_context
-from specs.errors import InputError, did_you_mean
+from specs.errors import InputError, UnsupportedError, did_you_mean
 from specs.program import CONSTANTS, DIM, ROW, TOKEN, Program
 from verify.arguments import floats
 from verify.definition import RowInputs, ScalarArithmetic, evaluate
@@ -46,11 +46,18 @@ def merge(
 
     Raises:
         InputError: no partial, an unknown site, or arrays that do not fit the partition.
+        UnsupportedError: sinks that no line uses.
     """
     given = {"has_sinks": int(sinks is not None), **platform.context, **context}
     full = make_context(given, place=f"{spec.name} on {platform.name}")
     program = bind(spec, full, options, dot_products=platform.dot_products)
     plan = plan_program(program, full)
+    if sinks is not None and "sink" not in program.names():
+        raise UnsupportedError(
+            f"{spec.name} has no line that uses sink",
+            place="argument sinks",
+            remedy="leave it out, or use a spec of a kernel that takes it",
+        )
     arrays = {name: _partial(program, name, array) for name, array in partials.items()}
     if not arrays:
         raise InputError(

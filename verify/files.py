@@ -141,7 +141,7 @@ def _readable(place: str) -> Generator[None]:
         KeyError,
         zipfile.BadZipFile,
         zlib.error,
-        NotImplementedError,
+        NotImplementedError,  # zipfile: a compression, an encryption or a version of the format that it lacks
         OverflowError,
     ) as error:
         raise InputError(
@@ -215,11 +215,11 @@ def _npy(stream: Any, size: int, place: str, name: str) -> NDArray[Any]:
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 
-def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
+def stored_kinds() -> dict[str, Any]:
+    """NumPy's types of the dtypes of safetensors, by their names there."""
     import ml_dtypes
-    from safetensors import SafetensorError, deserialize
 
-    kinds: dict[str, Any] = {
+    return {
         "F64": np.float64,
         "F32": np.float32,
         "F16": np.float16,
@@ -231,6 +231,12 @@ def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
         "U16": np.uint16,
         "U8": np.uint8,
     }
+
+
+def _safetensors(file: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError, deserialize
+
+    kinds = stored_kinds()
     _bounded(file, file.stat().st_size)
     data = file.read_bytes()
     out: dict[str, NDArray[Any]] = {}

@@ -81,6 +81,8 @@ def test_what_does_not_fit_is_refused() -> None:
             run(given)
     with pytest.raises(UnsupportedError, match=r"compute_capability = 90\n  TRT-LLM-gen kernels exist for"):
         merge(spec, load_platform("h200"), good, scale=SCALE, context=CONTEXT)
+    with pytest.raises(UnsupportedError, match=r"walkthrough.triton has no line that uses sink"):
+        merge(load_spec("walkthrough.triton"), b200, good, scale=SCALE, sinks=[0.0] * 3, context=CONTEXT)
 
 
 def test_the_body_is_assumed_and_says_so() -> None:
@@ -114,4 +116,4 @@ def test_through_the_assumed_body() -> None:
     assert result.plan.count == 3
     s = k[:, 0].astype(np.float64) @ q[0] / 4
     p = np.exp(s - s.max())
-    assert np.allclose(result.output[0].astype(np.float64), p @ v[:, 0] / p.sum(), atol=2e-2)
+    assert np.allclose(result.output[0].astype(np.float64), p @ v[:, 0] / p.sum(), atol=2e-3)

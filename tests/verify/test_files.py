@@ -122,6 +122,14 @@ def whole(**more: Any) -> bytes:
     return out.getvalue()
 
 
+def foreign(compression: int) -> bytes:
+    """An npz whose one member says another compression, in its local header and in the directory."""
+    data = bytearray(member(npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }", bytes(8))))
+    for mark, at in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        struct.pack_into("<H", data, data.index(mark) + at, compression)
+    return bytes(data)
+
+
 BAD = {
     "missing.npz": (None, "no such file"),
     "a.txt": (b"", "not read"),
@@ -153,6 +161,7 @@ BAD = {
         member(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"cos\nsystem\n")),
         "object",
     ),
+    "compressed.npz": (foreign(97), "damaged: That compression method is not supported"),
     "unknown.npz": (whole(keys=np.zeros(3)), "unknown array 'keys'"),
     "words.npz": (whole(batch=np.array("many")), "dtype <U4"),
     "half.npz": (whole(batch=2.5), "not an integer"),
