@@ -1,7 +1,9 @@
-"""What holds for every test: how Hypothesis runs."""
+"""What holds for every test: how Hypothesis runs; and a folder to run commands in."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Time is not what these laws are about, and machines are shared. In CI the same examples run every time.
@@ -13,3 +15,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ulpscope")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -7,30 +7,21 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import specs
 from specs.cli import app
+from tests.commands import invoke
 
 ROOT = Path(specs.__file__).parents[1]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*args: str, code: int = 0) -> tuple[str, str]:
-    result = CliRunner().invoke(app, list(args))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    assert "Traceback" not in result.stderr
-    return result.stdout, result.stderr
+pytestmark = pytest.mark.usefixtures("here")
+run = partial(invoke, app)
 
 
 def run_json(*args: str, code: int = 0) -> Any:
