@@ -268,7 +268,8 @@ def compare(
     model: ModelOption = None,
     more: SetOption = None,
     spec: Annotated[
-        str | None, typer.Option("--spec", help="With a capture: another spec than the one that it names.")
+        str | None,
+        typer.Option("--spec", help="With a capture: another spec than the one that describes its kernel."),
     ] = None,
     platform: Annotated[
         str | None,
@@ -286,8 +287,14 @@ def compare(
     if _compares_capture(left, right):
         from verify.capture.cli import compare_capture
 
-        given: dict[str, Any] = {"spec": spec, "platform": platform, "names": kernels}
-        compare_capture(left, **given, fail=fail, as_json=output is OutputFormat.json)
+        compare_capture(
+            left,
+            spec=spec,
+            platform=platform,
+            names=kernels,
+            fail=fail,
+            as_json=output is OutputFormat.json,
+        )
         return
     with answering(output is OutputFormat.json) as answer:
         from verify.compare import compare as judge

@@ -34,7 +34,7 @@ def kernels(
         str | None,
         typer.Option("--kernels", "-k", metavar="A,B", help="Only these kernels; see --list."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few and small inputs: a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few and small inputs.")] = False,
     embed: Annotated[
         bool, typer.Option("--embed", help="Store the inputs, not only how they are made.")
     ] = False,

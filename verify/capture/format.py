@@ -13,33 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from specs.errors import InputError
 from verify.capture.manifest import ARRAYS, MANIFEST, ArrayInfo, File, Manifest
+from verify.files import stored_kinds
 
 MAX_MANIFEST = 64 << 20
 MAX_HEADER = 64 << 20
-MAX_BYTES = 64 << 30
-KINDS: dict[str, Any] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn,
-    "F8_E5M2": ml_dtypes.float8_e5m2,
-    "U64": np.uint64,
-    "U32": np.uint32,
-    "U16": np.uint16,
-    "U8": np.uint8,
-    "I64": np.int64,
-    "I32": np.int32,
-}
+KINDS: dict[str, Any] = {**stored_kinds(), "U64": np.uint64, "U32": np.uint32}
 _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 _AGAIN = "make the capture again, or copy all of it"
 
@@ -58,13 +44,26 @@ def array_info(array: NDArray[Any]) -> ArrayInfo:
     return ArrayInfo.model_validate({"dtype": name, "shape": array.shape, "sha256": digest})
 
 
+def array_infos(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """What a manifest says of arrays, by name, as JSON."""
+    return {name: array_info(array).model_dump(mode="json") for name, array in arrays.items()}
+
+
+class Place(NamedTuple):
+    """An array, and its bytes in the file."""
+
+    info: ArrayInfo
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Capture:
-    """A capture that was read: its manifest, and its arrays, mapped from the file and checked when they are taken."""
+    """A capture that was read: its manifest, and its arrays, read from the file and checked when they are taken."""
 
     path: Path
     manifest: Manifest
-    _places: Mapping[str, tuple[int, int]] = field(repr=False)
+    _places: Mapping[str, Place] = field(repr=False)
 
     def array(self, key: str) -> NDArray[Any]:
         """The array under ``key`` (see `Manifest.stored`), read-only.
@@ -72,10 +71,9 @@ class Capture:
         Raises:
             InputError: there is none, or its bytes are not those of the manifest.
         """
-        info = self.manifest.stored().get(key)
-        if info is None:
+        if key not in self._places:
             raise InputError("no such array", place=f"{self.path}: '{key[:200]}'", remedy=_AGAIN)
-        begin, end = self._places[key]
+        info, begin, end = self._places[key]
         kind = np.dtype(KINDS[info.dtype])
         data = _read(self.path / ARRAYS, begin, end - begin)
         if hashlib.sha256(data).hexdigest() != info.sha256:
@@ -88,7 +86,7 @@ class Capture:
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Every array whose key is ``prefix/NAME``, by NAME."""
-        keys = [key for key in self.manifest.stored() if key.rpartition("/")[0] == prefix]
+        keys = [key for key in self._places if key.rpartition("/")[0] == prefix]
         return {key.rpartition("/")[2]: self.array(key) for key in keys}
 
 
@@ -102,6 +100,16 @@ def _read(file: Path, begin: int, size: int) -> bytes:
     if len(data) != size:
         raise InputError("ends too early", place=str(file), remedy=_AGAIN)
     return data
+
+
+def check_empty(folder: Path) -> None:
+    """Refuse a folder that a capture cannot be written to.
+
+    Raises:
+        InputError: it is a file, or holds something.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError("is not an empty folder", place=str(folder), remedy="give another --out")
 
 
 def write_capture(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Capture:
@@ -118,9 +126,8 @@ def write_capture(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str, 
     from safetensors.numpy import save_file
 
     try:
+        check_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise InputError("is not empty", place=str(folder), remedy="give another --out")
         target = folder / ARRAYS
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, target)
         target.chmod(0o644)  # the library makes it the owner's alone
@@ -179,7 +186,7 @@ def read_capture(path: str | Path) -> Capture:
     places = _places(file, size, manifest)
     capture = Capture(folder, manifest, places)
     if _sha_of(file) != manifest.file.sha256:
-        for key in manifest.stored():
+        for key in places:
             capture.array(key)  # names the damaged one
         raise InputError(
             "its sha256 is not the one that the manifest states, though each array's is",
@@ -218,7 +225,7 @@ def _manifest(file: Path) -> Manifest:
         ) from None
 
 
-def _places(file: Path, size: int, manifest: Manifest) -> dict[str, tuple[int, int]]:
+def _places(file: Path, size: int, manifest: Manifest) -> dict[str, Place]:
     """Where each array lies in the file: its header, checked against its size and the manifest."""
 
     def damaged(cause: str) -> NoReturn:
@@ -245,13 +252,10 @@ def _places(file: Path, size: int, manifest: Manifest) -> dict[str, tuple[int, i
             else f"holds array '{extra[0][:120]}', not in the manifest"
         )
         damaged(what)
-    places: dict[str, tuple[int, int]] = {}
-    for key, info in wanted.items():
-        places[key] = _place(file, key, header[key], info, 8 + length, size)
-    return places
+    return {key: _place(file, key, header[key], info, 8 + length, size) for key, info in wanted.items()}
 
 
-def _place(file: Path, key: str, entry: Any, info: ArrayInfo, start: int, size: int) -> tuple[int, int]:
+def _place(file: Path, key: str, entry: Any, info: ArrayInfo, start: int, size: int) -> Place:
     where = f"{file}: array '{key}'"
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
@@ -271,7 +275,7 @@ def _place(file: Path, key: str, entry: Any, info: ArrayInfo, start: int, size: 
             place=where,
             remedy=_AGAIN,
         )
-    return start + begin, start + end
+    return Place(info, start + begin, start + end)
 
 
 def _sha_of(file: Path) -> str:

@@ -94,7 +94,7 @@ def _teaching(r: Recipe) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
 
 def info_of(arrays: Mapping[str, NDArray[Any]], scale: float, causal: bool, **more: Any) -> InputInfo:
     """What a manifest says of an input."""
-    infos = {name: array_info(array).model_dump() for name, array in arrays.items()}
+    infos = {name: array_info(array) for name, array in arrays.items()}
     fields = {"embedded": False, **more, "scale": scale, "causal": causal, "arrays": infos}
     return InputInfo.model_validate(fields)
 

@@ -6,7 +6,7 @@ cause that the capture shows. NaN equals NaN whatever its payload; everything el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,16 +19,16 @@ from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 from verify.capture.format import Capture
 from verify.capture.hints import hint
 from verify.capture.inputs import load
-from verify.capture.kernels import KERNELS, Kernel, Site
+from verify.capture.kernels import KERNELS, Kernel, Site, listed_kernels
 from verify.capture.machine import number
 from verify.capture.manifest import Machine, Record
 from verify.capture.probing import ProbeResult, judge_probes
+from verify.capture.producers.base import Progress
 from verify.case import Case
 from verify.emulator import Run
 from verify.explain import bit_text, decimal
 from verify.numerics.ulp import format_of
 
-Progress = Callable[[str, int, int], None]
 ANY = "h200"
 """The platform that stands for all of them, where the machine changes no bit."""
 
@@ -159,7 +159,7 @@ def judge(
 
     Args:
         capture: read by `verify.capture.format.read_capture`.
-        spec: another spec than the one that the kernel's records name; a name or a path.
+        spec: another spec than the one that describes the kernel; a name or a path.
         platform: a name or a path; by default the one in the library that is the machine of the capture.
         kernels: names, separated by commas; all by default.
         progress: told the kernel and how many of its records are done.
@@ -173,10 +173,10 @@ def judge(
     groups = _groups(capture, kernels, probes)
     given = None if spec is None else load_spec(spec)
     if given is not None and len(groups) > 1:
-        named = {k: rs for k, rs in groups.items() if given.name in {r.spec for r in rs.values()}}
+        named = {k: rs for k, rs in groups.items() if given.name == KERNELS[k].spec}
         if not named:
             raise InputError(
-                f"the capture holds {', '.join(groups)}, and none of them names {given.name}",
+                f"the capture holds {', '.join(groups)}, and {given.name} describes none of them",
                 place="--spec",
                 remedy="say which kernel the spec describes: --kernels NAME",
             )
@@ -211,7 +211,7 @@ def probes_of(capture: Capture, platform: str | None, kernels: str | None) -> li
     Raises:
         InputError: no platform is the machine of the capture, or arrays are not what they should be.
     """
-    wanted = None if kernels is None else {word.strip() for word in kernels.split(",")}
+    wanted = None if kernels is None else set(listed_kernels(kernels))
     held = {p.kernel for p in capture.manifest.probes.values()}
     if not held or (wanted is not None and not held & wanted):
         return []
@@ -231,7 +231,7 @@ def _groups(capture: Capture, kernels: str | None, probes: bool) -> dict[str, di
         groups.setdefault(record.kernel, {})[key] = record
     if kernels is None:
         return groups
-    wanted = [word.strip() for word in kernels.split(",") if word.strip()]
+    wanted = listed_kernels(kernels)
     held = {p.kernel for p in capture.manifest.probes.values()} if probes else set[str]()
     for name in wanted:
         if name not in groups and name not in held:
@@ -251,13 +251,13 @@ def _check_version(capture: Capture, name: str, kernel: Kernel) -> str:
         raise InputError(
             "the manifest does not say its version", place=place, remedy="make the capture again"
         )
-    low, high = kernel.versions
-    if library.name != kernel.library or not low <= number(library.version) <= high:
-        span = _dotted(low) if low == high else f"{_dotted(low)} to {_dotted(high)}"
+    known = kernel.releases
+    if library.name != known.library or not known.low <= number(library.version) <= known.high:
+        span = " to ".join(dict.fromkeys(_dotted(v) for v in (known.low, known.high)))
         raise InputError(
-            f"captured from {library.name} {library.version}, but {kernel.spec} describes {kernel.library} {span}",
+            f"captured from {library.name} {library.version}, but {kernel.spec} describes {known.library} {span}",
             place=place,
-            remedy=f"{kernel.note}; another version is another kernel, and needs a spec of its own",
+            remedy=f"{known.note}; another version is another kernel, and needs a spec of its own",
         )
     return f"{library.name} {library.version}" + (f" ({library.commit[:12]})" if library.commit else "")
 
@@ -335,7 +335,7 @@ def _record(capture: Capture, key: str, record: Record, spec: Spec, platform: Pl
     try:
         run = begin(case, record, spec, platform)
         sites = [s for s in kernel.sites if s.array in arrays and s.site in run.program.sites]
-        results = tuple(compare_sites(key, sites, arrays, run, str(capture.path)))
+        results = tuple(compare_sites(key, sites, arrays, run))
     except UnsupportedError as error:
         return RecordResult(
             key,
@@ -344,13 +344,12 @@ def _record(capture: Capture, key: str, record: Record, spec: Spec, platform: Pl
             refused=f"{error.cause}: {error.remedy}" if error.remedy else error.cause,
         )
     except (InputError, SpecError) as error:
-        place = f"{capture.path}: record '{key}'"
-        if error.place is None or not str(error.place).startswith(str(capture.path)):
-            place = f"{place}: {error.place}" if error.place else place
-            raise type(error)(error.cause, place=place, remedy=error.remedy) from None
-        raise
+        place = f"{capture.path}: record '{key}'" + (f": {error.place}" if error.place else "")
+        raise type(error)(error.cause, place=place, remedy=error.remedy) from None
     unmatched = tuple(n for n in arrays if n not in {s.array for s in sites})
-    return RecordResult(key, record.kernel, run.backend, results, "", record.repeatable, unmatched)
+    return RecordResult(
+        key, record.kernel, run.backend, results, repeatable=record.repeatable, unmatched=unmatched
+    )
 
 
 def begin(case: Case, record: Record, spec: Spec, platform: Platform) -> Run:
@@ -374,7 +373,7 @@ def begin(case: Case, record: Record, spec: Spec, platform: Platform) -> Run:
 
 
 def compare_sites(
-    key: str, sites: list[Site], arrays: Mapping[str, NDArray[Any]], run: Run, place: str
+    key: str, sites: list[Site], arrays: Mapping[str, NDArray[Any]], run: Run
 ) -> Iterator[SiteResult]:
     """Each array of a record against its site.
 
@@ -390,7 +389,7 @@ def compare_sites(
         if want.shape != got.shape or want.dtype != got.dtype:
             raise InputError(
                 f"is {want.dtype} {list(want.shape)}, site {site.site} of {run.spec.name} is {got.dtype} {list(got.shape)}",
-                place=f"{place}: record '{key}': array '{site.array}'",
+                place=f"array '{site.array}'",
                 remedy="the capture was made with another shape or split than the spec computes for this platform",
             )
         yield _site(key, site, want, got, axes_of(run, site))

@@ -7,9 +7,10 @@ Data only. Arrays are ``[q_len, q_heads, *axes of the site]``, levels outermost 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from specs.errors import InputError
 from verify.capture.inputs import ADVERSARIAL, around, recipe
 from verify.capture.manifest import Recipe
 
@@ -31,15 +32,24 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Releases:
+    """Releases of the distribution ``library`` from ``low`` to ``high``; ``note``: what to know about others."""
+
+    library: str
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    note: str
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One shipped kernel.
 
     Attributes:
         title: for people. producer: module of `verify.capture.producers` that runs it.
-        spec: what describes it; "" for probes, which the platform describes.
+        spec: what describes it.
+        releases: those of its library that the spec describes.
         sites: arrays in the order in which the kernel computes them, so that the first difference is the cause.
-        library: the distribution whose version counts; versions: the releases that the spec describes, lowest and
-            highest; note: what to do about others.
         cases: the fixed inputs; takes whether only the quick ones are wanted.
         gpu: whether it runs on a GPU.
         oracle_up_to: products of q and k up to which the oracle predicts, where the engine would compile for longer.
@@ -49,9 +59,7 @@ class Kernel:
     title: str
     producer: str
     spec: str
-    library: str
-    versions: tuple[tuple[int, ...], tuple[int, ...]]
-    note: str
+    releases: Releases
     sites: tuple[Site, ...]
     cases: Callable[[bool], Iterator[Case]]
     gpu: bool = True
@@ -64,7 +72,9 @@ _TRITON = (
     Site("segm_max", "m", "last"),
     Site("segm_expsum", "l", "last"),
     Site("segm_output", "acc", "last"),
+    Site("output", "output"),
 )
+_SPLIT = (Site("lseaccum", "level"), Site("oaccum", "partial"), *_OUTPUT)
 
 
 def _decode(
@@ -132,14 +142,30 @@ _FLASH = (1, 5, *around(64, 128, 256, 1024), 2_000, 4_096, 8_193)
 _SEGMENTS = (1, *around(16, 256, 512, 4_096), 1_000, 8_193)
 _XQA = (1, *around(64, 256, 512, 8_448), 1_000, 4_097)
 
+_TORCH = Releases("torch", (2, 13, 0), (2, 13, 0), "pip install 'ulpscope[torch]' brings PyTorch 2.13.0")
+_FLASH_ATTN = Releases(
+    "flash-attn",
+    (2, 8, 4),
+    (2, 8, 4),
+    "the spec describes 2.8.4 (commit 0251105a): from 2026-04 on a single split has tiles of its own",
+)
+_VLLM = Releases("vllm", (0, 11, 0), (0, 33, 0), "the spec describes vLLM 0.11.0 to 0.33.0")
+_VLLM_INTERPRETED = replace(
+    _VLLM, low=_VLLM.high, note="the spec describes vLLM 0.33.0, interpreted by Triton 3.7"
+)
+_VLLM_FORK = replace(
+    _VLLM,
+    low=_VLLM.high,
+    note="the spec was read at commit 617264c1 of the fork; vLLM 0.33.0 is the release nearest to it",
+)
+_FLASHINFER = Releases("flashinfer-python", (0, 6, 18), (0, 7, 2), "the spec describes 0.6.18 to 0.7.2")
+
 KERNELS: dict[str, Kernel] = {
     "torch_cpu": Kernel(
         title="PyTorch's flash attention on a CPU",
         producer="torch_cpu",
         spec="torch_cpu.sdpa_flash",
-        library="torch",
-        versions=((2, 13, 0), (2, 13, 0)),
-        note="pip install 'ulpscope[torch]' brings PyTorch 2.13.0",
+        releases=_TORCH,
         sites=_OUTPUT,
         cases=_torch_cpu,
         gpu=False,
@@ -149,10 +175,8 @@ KERNELS: dict[str, Kernel] = {
         title="vLLM's Triton unified attention in Triton's interpreter, with a defined order",
         producer="triton_interpreter",
         spec="vllm_triton.interpreter",
-        library="vllm",
-        versions=((0, 33, 0), (0, 33, 0)),
-        note="the spec describes vLLM 0.33.0, interpreted by Triton 3.7",
-        sites=(*_TRITON, Site("output", "output")),
+        releases=_VLLM_INTERPRETED,
+        sites=_TRITON,
         cases=_decode((1, 15, 17, 40), ((4, 1, 64),), ("bf16",), ("sharp", "spread"), teaching=False),
         gpu=False,
         anywhere=True,
@@ -161,19 +185,15 @@ KERNELS: dict[str, Kernel] = {
         title="FlashAttention-2 of Dao-AILab, decode over a paged cache (flash_attn_with_kvcache)",
         producer="flash_attn",
         spec="flash_attn2.splitkv_decode",
-        library="flash-attn",
-        versions=((2, 8, 4), (2, 8, 4)),
-        note="the spec describes 2.8.4 (commit 0251105a): from 2026-04 on a single split has tiles of its own",
-        sites=(Site("lseaccum", "level"), Site("oaccum", "partial"), *_OUTPUT),
+        releases=_FLASH_ATTN,
+        sites=_SPLIT,
         cases=_decode(_FLASH, _SHAPES),
     ),
     "flash_attn_prefill": Kernel(
         title="FlashAttention-2 of Dao-AILab, prefill (flash_attn_func)",
         producer="flash_attn",
         spec="flash_attn2.prefill",
-        library="flash-attn",
-        versions=((2, 8, 4), (2, 8, 4)),
-        note="the spec describes 2.8.4 (commit 0251105a)",
+        releases=_FLASH_ATTN,
         sites=_OUTPUT,
         cases=_prefill(around(64, 128, 513), (4, 2), (128, 64, 256)),
     ),
@@ -181,29 +201,23 @@ KERNELS: dict[str, Kernel] = {
         title="vLLM's fork of FlashAttention-2, decode over a paged cache",
         producer="flash_attn",
         spec="flash_attn2.splitkv_decode",
-        library="vllm",
-        versions=((0, 33, 0), (0, 33, 0)),
-        note="the spec was read at commit 617264c1 of the fork; vLLM 0.33.0 is the release nearest to it",
-        sites=(Site("lseaccum", "level"), Site("oaccum", "partial"), *_OUTPUT),
+        releases=_VLLM_FORK,
+        sites=_SPLIT,
         cases=_decode(_FLASH, _SHAPES),
     ),
     "vllm_triton": Kernel(
         title="vLLM's Triton unified attention, split decode",
         producer="vllm_triton",
         spec="vllm_triton.decode_3d",
-        library="vllm",
-        versions=((0, 11, 0), (0, 33, 0)),
-        note="the spec describes vLLM 0.11.0 to 0.33.0",
-        sites=(*_TRITON, Site("output", "output")),
+        releases=_VLLM,
+        sites=_TRITON,
         cases=_decode(_SEGMENTS, _SHAPES),
     ),
     "vllm_triton_2d": Kernel(
         title="vLLM's Triton unified attention, one program a row block",
         producer="vllm_triton",
         spec="vllm_triton.decode_2d",
-        library="vllm",
-        versions=((0, 11, 0), (0, 33, 0)),
-        note="the spec describes vLLM 0.11.0 to 0.33.0",
+        releases=_VLLM,
         sites=(Site("output", "output"),),
         cases=_decode(_SEGMENTS[:-2], _SHAPES),
     ),
@@ -211,9 +225,7 @@ KERNELS: dict[str, Kernel] = {
         title="FlashInfer's XQA decode (mha.cu)",
         producer="flashinfer",
         spec="xqa.decode",
-        library="flashinfer-python",
-        versions=((0, 6, 18), (0, 7, 2)),
-        note="the spec describes csrc/xqa of 0.6.18 to 0.7.2",
+        releases=_FLASHINFER,
         sites=(
             Site("row_max", "best"),
             Site("row_sum", "s0"),
@@ -226,19 +238,15 @@ KERNELS: dict[str, Kernel] = {
         title="FlashInfer's native decode on tensor cores (backend fa2)",
         producer="flashinfer",
         spec="flashinfer.fa2_decode",
-        library="flashinfer-python",
-        versions=((0, 6, 18), (0, 7, 2)),
-        note="the spec describes 0.6.18 to 0.7.2",
-        sites=_OUTPUT,
+        releases=_FLASHINFER,
+        sites=(Site("lse", "lse2"), Site("output", "output")),
         cases=_decode(_FLASH, _SHAPES),
     ),
     "trtllm_gen": Kernel(
         title="TensorRT-LLM's generated decode kernels through FlashInfer",
         producer="flashinfer",
         spec="trtllm_gen.reduction",
-        library="flashinfer-python",
-        versions=((0, 6, 18), (0, 7, 2)),
-        note="the spec describes the counts of 0.6.18 to 0.7.2; the kernel itself is closed",
+        releases=_FLASHINFER,
         sites=(Site("output", "output"),),
         cases=_decode(_FLASH, _SHAPES[:1]),
     ),
@@ -250,3 +258,15 @@ PROBES: dict[str, str] = {
     "wgmma": "wgmma on random and adversarial operands, against the dot-product model",
 }
 NAMES = (*KERNELS, *PROBES)
+
+
+def listed_kernels(names: str) -> tuple[str, ...]:
+    """Names separated by commas, each once.
+
+    Raises:
+        InputError: there is none.
+    """
+    listed = tuple(dict.fromkeys(word.strip() for word in names.split(",") if word.strip()))
+    if not listed:
+        raise InputError("no kernel is named", place="--kernels", remedy=f"give some of {', '.join(NAMES)}")
+    return listed

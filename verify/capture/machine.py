@@ -165,6 +165,12 @@ def this_machine() -> Machine:
     )
 
 
+def release(text: str) -> int:
+    """A version as specs count it: ``0.7.2.post1`` is 702."""
+    major, minor, patch = number(text)
+    return 10_000 * major + 100 * minor + patch
+
+
 def number(text: str, places: int = 3) -> tuple[int, ...]:
     """The leading numbers of a version: ``0.7.2.post1`` is (0, 7, 2)."""
     out: list[int] = []

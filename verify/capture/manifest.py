@@ -80,7 +80,6 @@ class Record(Part):
 
     Attributes:
         kernel: a name of `verify.capture.kernels.KERNELS`.
-        spec: the spec that describes it, by name.
         context: integers and words of `specs.context.CONTEXT` that the arrays do not say.
         options: values for the spec's ``[options]``.
         call: what the library's function was given besides the arrays, for people.
@@ -89,7 +88,6 @@ class Record(Part):
     """
 
     kernel: Name
-    spec: Name
     input: Name
     context: dict[Name, int | Text] = Field(default_factory=dict)
     options: dict[Name, bool | int | float] = Field(default_factory=dict)

@@ -15,10 +15,10 @@ from specs.errors import InputError, UnsupportedError
 from specs.formats import BASES
 from verify.capture.format import Capture
 from verify.capture.kernels import PROBES
-from verify.capture.producers.probe_sources import BLOCKS, INSTRUCTIONS, MMA, SPAN, WGMMA
+from verify.capture.producers.probe_sources import BLOCKS, MATRIX, PARTS, SPAN
 
 CHECKED = (63, 126, 127, 128, 383, 384)
-"""Ranges of 2**23 operands whose checksums are computed here again: around 2**-64, 0.25 to 4, -0.25 and -2."""
+"""Ranges of 2**23 operands whose checksums are computed here again: from 2**-64, 0.5 to 4, and -1 to -4."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def judge_probes(
         if wanted is not None and probe.kernel not in wanted:
             continue
         place = f"{capture.path}: probe '{key}'"
-        known = {"mufu": INSTRUCTIONS, "mma": MMA, "wgmma": WGMMA}.get(probe.kernel)
-        if known is None or probe.what not in known:
+        if probe.what not in PARTS.get(probe.kernel, ()):
             raise InputError(
                 f"'{probe.kernel}' of '{probe.what}' is not known",
                 place=place,
@@ -120,14 +119,14 @@ def _function(
     again = [r for r in CHECKED if not arrays["mismatches"][r] and not arrays["unknown"][r]]
     # A range of NaN operands has results of any payload, and none of CHECKED is one.
     for r in again:
-        if checksum(_predicted(what, r)) != int(arrays["checksum"][r]):
+        if checksum(predicted(what, r)) != int(arrays["checksum"][r]):
             wrong += 1
             first = first or f"in operands 0x{r * SPAN:08x} to 0x{(r + 1) * SPAN - 1:08x}: another checksum"
     note = f"{len(again)} of {BLOCKS} checksums computed again"
     return ProbeResult(key, platform.name, BLOCKS * SPAN - blank, wrong, first, blank, note)
 
 
-def _predicted(what: str, block: int) -> NDArray[np.uint32]:
+def predicted(what: str, block: int) -> NDArray[np.uint32]:
     """The results of one range; in those of `CHECKED` the forms with and without .ftz are one."""
     import jax
     import jax.numpy as jnp
@@ -148,7 +147,7 @@ def _matrix(
 
     from verify.engine.tensor_core import instruction_any
 
-    _, k, _, half = (MMA if instruction == "mma" else WGMMA)[what]
+    _, k, _, half = MATRIX[instruction][what]
     p = len(arrays["a"]) if "a" in arrays and arrays["a"].ndim else 0
     _expect(arrays, {"a": (p, 16, k), "b": (p, 8, k), "c": (p, 16, 8), "d": (p, 16, 8)}, place)
     fmt, output = BASES[what.partition("_")[0]], BASES["f16" if half else "f32"]

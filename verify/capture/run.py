@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specs.errors import FidelityError, InputError, did_you_mean
-from verify.capture.format import Capture, array_info, write_capture
+from verify.capture.format import Capture, array_infos, check_empty, write_capture
 from verify.capture.inputs import Arrays, from_case, info_of, make, name_of
-from verify.capture.kernels import KERNELS, NAMES, PROBES
+from verify.capture.kernels import KERNELS, NAMES, PROBES, listed_kernels
 from verify.capture.machine import this_machine
-from verify.capture.producers.base import Call, Produced, Producer, load_producer
+from verify.capture.producers.base import Call, Produced, Progress, Source, load_prober, load_producer
 from verify.case import Case
 
-Progress = Callable[[str, int, int], None]
 REPEATS = 2
 """How often each input runs; a kernel that gives other bytes the second time is not compared."""
 
@@ -51,15 +50,23 @@ class _Draft:
         self.arrays |= {f"records/{key}/{n}": array for n, array in first.arrays.items()}
         self.records[key] = {
             "kernel": kernel,
-            "spec": KERNELS[kernel].spec,
             "input": name,
             "context": dict(first.context),
             "options": dict(first.options),
             "call": dict(first.call),
             "repeats": len(runs),
             "repeatable": same,
-            "arrays": {n: array_info(array).model_dump(mode="json") for n, array in first.arrays.items()},
+            "arrays": array_infos(first.arrays),
         }
+
+
+class _Given(NamedTuple):
+    """An input of the user's own."""
+
+    name: str
+    arrays: Arrays
+    scale: float
+    causal: bool
 
 
 def _bytes(run: Produced) -> dict[str, bytes]:
@@ -74,23 +81,20 @@ def chosen(names: str | None) -> tuple[str, ...]:
     """
     if names is None:
         return NAMES
-    listed = tuple(dict.fromkeys(word.strip() for word in names.split(",") if word.strip()))
+    listed = listed_kernels(names)
     for name in listed:
         if name not in NAMES:
             raise InputError(f"unknown kernel '{name}'", place="--kernels", remedy=did_you_mean(name, NAMES))
-    if not listed:
-        raise InputError("no kernel is named", place="--kernels", remedy=f"give some of {', '.join(NAMES)}")
     return listed
-
-
-def producer_of(kernel: str) -> Producer:
-    """What runs a kernel or a probe."""
-    return load_producer("probes" if kernel in PROBES else KERNELS[kernel].producer)
 
 
 def availability(names: Sequence[str]) -> dict[str, str | None]:
     """For each name, why it cannot run here; None where it can."""
-    return {name: producer_of(name).available(name) for name in names}
+    return {name: _source(name).available(name) for name in names}
+
+
+def _source(name: str) -> Source:
+    return load_prober() if name in PROBES else load_producer(KERNELS[name].producer)
 
 
 def capture_kernels(
@@ -114,7 +118,7 @@ def capture_kernels(
 
     Raises:
         FidelityError: none of the kernels can run here.
-        InputError: the folder cannot be used.
+        InputError: the folder or ``extra`` cannot be used.
     """
     found = availability(names)
     skipped = {name: reason for name, reason in found.items() if reason is not None}
@@ -125,8 +129,8 @@ def capture_kernels(
             place="ulpscope capture kernels",
             remedy=reasons,
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError("is not an empty folder", place=str(folder), remedy="give another --out")
+    check_empty(folder)
+    given = None if extra is None else _Given(extra.name, *from_case(extra))
     draft = _Draft(embed)
     for name in names:
         if name in skipped:
@@ -134,7 +138,7 @@ def capture_kernels(
         if name in PROBES:
             _probe(draft, name, quick, progress)
         else:
-            _kernel(draft, name, quick, extra, progress)
+            _kernel(draft, name, quick, given, progress)
     fields = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "tool": f"ulpscope {version('ulpscope')}",
@@ -149,8 +153,8 @@ def capture_kernels(
     return write_capture(folder, fields, draft.arrays)
 
 
-def _kernel(draft: _Draft, kernel: str, quick: bool, extra: Case | None, progress: Progress | None) -> None:
-    producer = producer_of(kernel)
+def _kernel(draft: _Draft, kernel: str, quick: bool, extra: _Given | None, progress: Progress | None) -> None:
+    producer = load_producer(KERNELS[kernel].producer)
     cases = list(KERNELS[kernel].cases(quick))
     total = len(cases) + (extra is not None)
 
@@ -166,24 +170,26 @@ def _kernel(draft: _Draft, kernel: str, quick: bool, extra: Case | None, progres
         given = {"recipe": recipe.model_dump(mode="json"), "embedded": draft.embed}
         step(name_of(recipe, causal), make(recipe), float(recipe.head_dim) ** -0.5, causal, done, **given)
     if extra is not None:
-        arrays, scale, causal = from_case(extra)
         name = "given-" + "".join(c if c.isalnum() or c in "._+-" else "-" for c in extra.name)[:80]
-        step(name, arrays, scale, causal, total, embedded=True, origin=extra.name[:2000])
+        step(name, extra.arrays, extra.scale, extra.causal, total, embedded=True, origin=extra.name[:2000])
     _note(draft, kernel, producer)
 
 
 def _probe(draft: _Draft, name: str, quick: bool, progress: Progress | None) -> None:
-    from verify.capture.producers import probes
-
-    for what, call, arrays in probes.sweep(name, quick, progress):
+    prober = load_prober()
+    for what, call, arrays in prober.sweep(name, quick, progress):
         key = f"{name}.{what}"
         draft.arrays |= {f"probes/{key}/{n}": array for n, array in arrays.items()}
-        infos = {n: array_info(array).model_dump(mode="json") for n, array in arrays.items()}
-        draft.probes[key] = {"kernel": name, "what": what, "call": dict(call), "arrays": infos}
-    _note(draft, name, producer_of(name))
+        draft.probes[key] = {
+            "kernel": name,
+            "what": what,
+            "call": dict(call),
+            "arrays": array_infos(arrays),
+        }
+    _note(draft, name, prober)
 
 
-def _note(draft: _Draft, kernel: str, producer: Producer) -> None:
-    first, *others = producer.libraries(kernel)
+def _note(draft: _Draft, kernel: str, source: Source) -> None:
+    first, *others = source.libraries(kernel)
     more: Mapping[str, str] = {library.name: library.version for library in others}
     draft.libraries[kernel] = first.model_copy(update={"more": more}).model_dump(mode="json")

@@ -20,8 +20,8 @@ def verdicts(results: Sequence[KernelResult], probes: Sequence[ProbeResult]) -> 
 
 
 def all_exact(results: Sequence[KernelResult], probes: Sequence[ProbeResult]) -> bool:
-    """Whether everything that was compared has the predicted bits."""
-    return all(r.exact for r in results) and all(p.exact for p in probes)
+    """Whether something was compared, and all of it has the predicted bits."""
+    return bool(results or probes) and all(r.exact for r in results) and all(p.exact for p in probes)
 
 
 def capture_text(
@@ -100,10 +100,7 @@ def capture_json(
                 "exact": r.exact,
                 "verdict": r.verdict(),
                 "warnings": list(r.warnings),
-                "records": [
-                    {**asdict(record), "exact": record.exact, "sites": [asdict(s) for s in record.sites]}
-                    for record in r.records
-                ],
+                "records": [{**asdict(record), "exact": record.exact} for record in r.records],
             }
             for r in results
         ],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from specs import load_platform, load_spec
-from verify.capture.format import Capture, array_info, write_capture
+from verify.capture.format import Capture, array_infos, write_capture
 from verify.capture.inputs import info_of, make, recipe
 from verify.capture.judge import predicted
 from verify.capture.kernels import KERNELS
@@ -70,8 +70,8 @@ def write(
     }
     if kernel:
         k = KERNELS[kernel]
-        low = ".".join(str(n) for n in k.versions[0])
-        name, version = library or (k.library, low)
+        low = ".".join(str(n) for n in k.releases.low)
+        name, version = library or (k.releases.library, low)
         info = info_of(inputs, float(r.head_dim) ** -0.5, False, recipe=r.model_dump(mode="json"))
         stored |= {f"records/one/{n}": a for n, a in arrays.items()}
         fields["libraries"] = {kernel: {"name": name, "version": version}}
@@ -79,12 +79,11 @@ def write(
         fields["records"] = {
             "one": {
                 "kernel": kernel,
-                "spec": k.spec,
                 "input": "i",
                 "context": dict(context or {}),
                 "options": dict(options or {}),
                 "repeatable": repeatable,
-                "arrays": {n: array_info(a).model_dump(mode="json") for n, a in arrays.items()},
+                "arrays": array_infos(arrays),
             }
         }
     return write_capture(folder, fields, stored)

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from reports.cli import app
+from tests.commands import invoke
 from tests.verify.capture.making import flip, write
 from tests.verify.torch_live import machine
 from verify.capture.format import packaged, read_capture
@@ -22,18 +23,8 @@ from verify.capture.machine import cpu_class, installed
 SAMPLE = "torch_cpu_2.13.0"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*args: str, code: int = 0) -> tuple[str, str]:
-    result = CliRunner().invoke(app, list(args))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    assert "Traceback" not in result.output
-    return result.stdout, result.stderr
+pytestmark = pytest.mark.usefixtures("here")
+run = partial(invoke, app)
 
 
 def ulpscope(*args: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -116,6 +107,8 @@ def test_the_place_of_a_difference_and_its_exit_code(here: Path) -> None:
     stdout, _ = run("compare", path)
     assert stdout.startswith("unexplained from one, site output, row 1, head 0, dim 33: captured ")
     run("compare", path, "--fail-on-divergence", code=1)
+    _, error = run("compare", path, "-k", ",", code=2)
+    assert "no kernel is named" in error
     data = json.loads(run("compare", path, "--format", "json", "--fail-on-divergence", code=1)[0])
     (record,) = data["kernels"][0]["records"]
     assert record["exact"] is False
@@ -147,6 +140,7 @@ def test_options_of_captures_do_not_go_with_specs() -> None:
 
 
 def test_what_can_run_here() -> None:
+    """Refused before anything runs: an unknown kernel, and none."""
     stdout, _ = run("capture", "kernels", "--list")
     assert "torch_cpu            PyTorch's flash attention on a CPU" in stdout
     data = json.loads(run("capture", "kernels", "--list", "--format", "json")[0])

@@ -43,7 +43,7 @@ def test_bits_come_back(folder: Path) -> None:
 
 def test_a_used_folder_is_left_alone(folder: Path) -> None:
     before = (folder / MANIFEST).read_bytes()
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match="is not an empty folder"):
         write(folder, "flash_attn_prefill", {"output": OUTPUT})
     assert (folder / MANIFEST).read_bytes() == before
 
@@ -110,7 +110,7 @@ def test_missing_files(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_capture(folder)
     for path in (tmp_path / "nothing", "", "a\0b"):
-        with pytest.raises((InputError, ValueError)):
+        with pytest.raises(InputError):
             read_capture(path)
 
 

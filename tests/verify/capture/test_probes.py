@@ -15,7 +15,7 @@ from specs.errors import InputError
 from specs.formats import BASES
 from tests.verify.capture.making import flip, write
 from verify.capture import probing
-from verify.capture.format import array_info, read_capture
+from verify.capture.format import array_infos, read_capture
 from verify.capture.judge import probes_of
 from verify.capture.probing import checksum
 from verify.capture.producers.probe_sources import (
@@ -78,8 +78,11 @@ def test_the_model_in_c_is_the_model(tmp_path: Path) -> None:
 
 
 def test_sources_have_no_holes() -> None:
+    assert INSTRUCTIONS["rsq"] == "rsqrt.approx.ftz.f32"
+    assert INSTRUCTIONS["ex2_full"] == "ex2.approx.f32"
     for name in INSTRUCTIONS:
         text = sweep_source(name)
+        assert f"word model_{name}(word x)" in text
         assert f'"{INSTRUCTIONS[name]} %0, %1;"' in text
         assert f"sweep_{name}(" in text
     for instruction, table in (("mma", MMA), ("wgmma", WGMMA)):
@@ -120,17 +123,13 @@ def test_operands_hold_every_class(name: str) -> None:
 # -- captured sweeps ----------------------------------------------------------------------------------------
 
 
-def _infos(arrays: dict[str, Array]) -> dict[str, Any]:
-    return {n: array_info(x).model_dump(mode="json") for n, x in arrays.items()}
-
-
 def _probe(folder: Path, kernel: str, what: str, arrays: dict[str, Array]) -> Any:
     key = f"{kernel}.{what}"
     write(
         folder,
         "",
         {},
-        probes={key: {"kernel": kernel, "what": what, "arrays": _infos(arrays)}},
+        probes={key: {"kernel": kernel, "what": what, "arrays": array_infos(arrays)}},
         more={f"probes/{key}/{n}": x for n, x in arrays.items()},
     )
     (result,) = probes_of(read_capture(folder), None, None)
@@ -181,7 +180,7 @@ def test_an_instruction_that_the_platform_lacks(tmp_path: Path) -> None:
         "",
         {},
         machine={"gpu": "NVIDIA A100", "sm_count": 108, "compute_capability": 80},
-        probes={key: {"kernel": "wgmma", "what": "e4m3fn", "arrays": _infos(arrays)}},
+        probes={key: {"kernel": "wgmma", "what": "e4m3fn", "arrays": array_infos(arrays)}},
         more={f"probes/{key}/{n}": x for n, x in arrays.items()},
     )
     (result,) = probes_of(read_capture(folder), None, None)
@@ -190,11 +189,11 @@ def test_an_instruction_that_the_platform_lacks(tmp_path: Path) -> None:
 
 
 def _sweep(what: str) -> dict[str, Array]:
-    """A sweep without a difference, of which the ranges that are checked have the checksums of the scalar model."""
+    """A sweep without a difference; the ranges that are checked have the checksums that are computed for them."""
     counts = np.zeros(BLOCKS, np.uint32)
     sums = np.zeros(BLOCKS, np.uint64)
     for block in probing.CHECKED:
-        sums[block] = checksum(probing._predicted(what, block))
+        sums[block] = checksum(probing.predicted(what, block))
     return {
         "checksum": sums,
         "mismatches": counts,
@@ -221,8 +220,11 @@ def test_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_checksums_are_of_the_published_words() -> None:
-    """The first words of [1, 2): 2**1, 2**(1 + 2**-23), ... by the scalar model; order counts."""
+    """Words of [1, 2): 2**1, 2**(1 + 2**-23), ... by the scalar model, as in the range that is computed; order counts."""
     words = np.array([mufu.ex2(127 * SPAN + i) for i in range(100)], np.uint32)
+    found = probing.predicted("ex2_full", 127)
+    assert (found[:100] == words).all()
+    assert found[-1] == mufu.ex2(128 * SPAN - 1)
     assert checksum(words) == sum(int(w) * (2 * i + 1) for i, w in enumerate(words)) % (1 << 64)
     assert checksum(words) != checksum(words[::-1])
 

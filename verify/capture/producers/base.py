@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from verify.capture.machine import gpu_missing, importable, imported
 from verify.capture.manifest import Library
 
 Array = NDArray[Any]
+Progress = Callable[[str, int, int], None]
+"""Told a kernel, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Produced:
     call: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Producer(Protocol):
-    """A module of this package."""
+class Source(Protocol):
+    """What every module of this package says of its kernels."""
 
     def available(self, kernel: str) -> str | None:
         """Why the kernel cannot run here; None where it can."""
@@ -54,20 +56,51 @@ class Producer(Protocol):
         """What the kernel comes from, the one whose version counts first."""
         ...
 
+
+class Producer(Source, Protocol):
+    """A module that runs kernels of attention."""
+
     def run(self, kernel: str, call: Call) -> Produced:
         """Run it once."""
         ...
 
 
+class Prober(Source, Protocol):
+    """A module that asks the hardware itself."""
+
+    def sweep(
+        self, kernel: str, quick: bool, progress: Progress | None
+    ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Array]]]:
+        """Each part of a probe: its name, what was asked, and its arrays."""
+        ...
+
+
 def load_producer(name: str) -> Producer:
-    """The module of a producer."""
+    """The module that runs kernels of attention, by its name."""
     module: Any = import_module(f"verify.capture.producers.{name}")
     return module
+
+
+def load_prober() -> Prober:
+    """The module of probes."""
+    from verify.capture.producers import probes
+
+    return probes
 
 
 def device() -> str:
     """Where tensors of GPU kernels live. Tests of the plumbing put the CPU in its place."""
     return "cuda"
+
+
+def capability() -> tuple[int, int]:
+    """Major and minor of the GPU's compute capability."""
+    return tuple(imported("torch").cuda.get_device_capability(0))
+
+
+def sm_count() -> int:
+    """SMs of the GPU."""
+    return int(imported("torch").cuda.get_device_properties(0).multi_processor_count)
 
 
 def needs(*modules: str) -> str | None:
@@ -116,19 +149,9 @@ def pages(call: Call, page: int, where: str, capacity: int | None = None) -> tup
     return caches[0], caches[1], table
 
 
-def heads_of_groups(array: Array, kv_heads: int) -> Array:
-    """``[..., kv_heads, group, *rest]`` given as ``[kv_heads, group, *rest]`` to ``[q_heads, *rest]``."""
-    return array.reshape(kv_heads * array.shape[1], *array.shape[2:])
-
-
 def sync(where: str) -> None:
     """Wait for the GPU."""
     torch = imported("torch")
 
     if where == "cuda":
         torch.cuda.synchronize()
-
-
-def chunks_of(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover ``total``."""
-    return ((i, min(i + size, total)) for i in range(0, total, size))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.capture.machine import imported, library, number
+from verify.capture.machine import imported, library, release
 from verify.capture.manifest import Library
 from verify.capture.producers import base
 from verify.capture.producers.base import Array, Call, Produced, needs, to_numpy, to_torch
@@ -31,24 +31,12 @@ def available(kernel: str) -> str | None:
     missing = needs("torch", "flashinfer")
     if missing is not None:
         return missing
-    major = _capability()[0]
+    major = base.capability()[0]
     if kernel == "xqa" and major not in (9, 10, 12):
         return f"XQA runs on SM 9, 10 and 12, not on SM {major}"
     if kernel == "trtllm_gen" and major != 10:
         return f"TensorRT-LLM's generated kernels run on SM 10, not on SM {major}"
     return None
-
-
-def _capability() -> tuple[int, int]:
-    torch = imported("torch")
-
-    return torch.cuda.get_device_capability(0) if base.device() == "cuda" else (9, 0)
-
-
-def _sm_count() -> int:
-    torch = imported("torch")
-
-    return torch.cuda.get_device_properties(0).multi_processor_count if base.device() == "cuda" else 132
 
 
 def libraries(kernel: str) -> tuple[Library, ...]:
@@ -57,9 +45,8 @@ def libraries(kernel: str) -> tuple[Library, ...]:
 
 
 def _context(page: int, capacity: int) -> dict[str, int | str]:
-    major, minor, patch = number(libraries("")[0].version)
     return {
-        "flashinfer_version": 10_000 * major + 100 * minor + patch,
+        "flashinfer_version": release(libraries("xqa")[0].version),
         "page_size": page,
         "kv_capacity": capacity,
     }
@@ -93,7 +80,7 @@ def _xqa(call: Call) -> Produced:
         **given,
     )
     base.sync(where)
-    subs = sub_sequences(_sm_count(), call.k.shape[1], capacity)
+    subs = sub_sequences(base.sm_count(), call.k.shape[1], capacity)
     parts = to_numpy(workspace[SEMAPHORES : SEMAPHORES + scratch_bytes(subs, call)])
     arrays = xqa_scratch(parts, subs, call) if subs > 1 else {}
     return Produced(

@@ -146,8 +146,10 @@ extern "C" __global__ void sweep_NAME(wide *sums, unsigned *counts, unsigned *un
 }
 """
 
-INSTRUCTIONS = {name: f"{name}.approx.ftz.f32" for name in ("ex2", "rcp", "lg2")} | {
-    "rsq": "rsqrt.approx.ftz.f32"
+_MNEMONICS = {"ex2": "ex2", "rcp": "rcp", "rsq": "rsqrt", "lg2": "lg2"}
+#: By name of the model; ``_full``: the form without .ftz.
+INSTRUCTIONS = {name: f"{word}.approx.ftz.f32" for name, word in _MNEMONICS.items()} | {
+    f"{name}_full": f"{word}.approx.f32" for name, word in _MNEMONICS.items()
 }
 
 
@@ -182,6 +184,9 @@ WGMMA: dict[str, tuple[str, int, int, bool]] = {
     "e4m3fn": ("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3", 32, 1, False),
     "e5m2": ("wgmma.mma_async.sync.aligned.m64n8k32.f32.e5m2.e5m2", 32, 1, False),
 }
+MATRIX = {"mma": MMA, "wgmma": WGMMA}
+PARTS: dict[str, tuple[str, ...]] = {"mufu": (*INSTRUCTIONS,), "mma": (*MMA,), "wgmma": (*WGMMA,)}
+"""What each probe asks, one after the other."""
 
 _F32 = r"""
 extern "C" __global__ void probe(const unsigned *a, const unsigned *b, const unsigned *c, unsigned *d) {
@@ -239,6 +244,6 @@ extern "C" __global__ void probe(const unsigned *a, const unsigned *b, const uns
 
 def matrix_source(instruction: str, name: str) -> str:
     """``probe``: one warp a problem of 16 x 8 (mma), or four warps for four of them that share B (wgmma)."""
-    text, _, size, half = (MMA if instruction == "mma" else WGMMA)[name]
+    text, _, size, half = MATRIX[instruction][name]
     body = _WGMMA if instruction == "wgmma" else (_F16 if half else _F32)
     return body.replace("INSTRUCTION", text).replace("LAST", ", 0" if size == 2 else "")

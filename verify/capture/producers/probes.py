@@ -1,13 +1,13 @@
 """Probes of the hardware itself: the special-function unit over every operand, matrix instructions on many.
 
 ``sweep_NAME`` keeps, for each of 512 ranges of 2**23 operands, how many results differ from the model, how many
-operands the model does not know, and a checksum, the sum of ``result * (2 * i + 1)`` modulo 2**64; and the first
-1,000 differences as (operand, hardware, model).
+operands the model does not know, and a checksum, the sum of ``result * (2 * i + 1)`` modulo 2**64; and 1,000 of the
+differences, first come, as (operand, hardware, model).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from verify.capture.machine import importable, imported, library
 from verify.capture.manifest import Library
-from verify.capture.producers.base import Call, Produced, needs
+from verify.capture.producers import base
+from verify.capture.producers.base import Progress, needs
 from verify.capture.producers.probe_sources import (
     BLOCKS,
     INSTRUCTIONS,
     KEPT,
-    MMA,
-    WGMMA,
+    MATRIX,
+    PARTS,
     matrix_source,
     sweep_source,
 )
 
 Array = NDArray[Any]
-Progress = Callable[[str, int, int], None]
 CLASSES = ("normal", "wide", "subnormal", "cancel", "special")
 _BYTES = {"bf16": 2, "f16": 2, "f16_f16": 2, "tf32": 4, "e4m3fn": 1, "e5m2": 1}
 _KINDS: dict[str, Any] = {
@@ -51,7 +51,7 @@ def available(kernel: str) -> str | None:
         return (
             f"PyTorch {torch.__version__} compiles no kernels at run time: PyTorch 2.9 does, or install cupy"
         )
-    capability = torch.cuda.get_device_capability(0)
+    capability = base.capability()
     if kernel == "wgmma" and capability != (9, 0):
         return f"wgmma is an instruction of SM 9.0, not of SM {capability[0]}.{capability[1]}"
     if kernel == "mma" and capability < (8, 0):
@@ -62,15 +62,6 @@ def available(kernel: str) -> str | None:
 def libraries(kernel: str) -> tuple[Library, ...]:
     """PyTorch, whose run-time compiler is used."""
     return (library("torch", "torch"),)
-
-
-def run(kernel: str, call: Call) -> Produced:
-    """Probes take no attention problems.
-
-    Raises:
-        NotImplementedError: always; `sweep` is what runs them.
-    """
-    raise NotImplementedError(kernel)
 
 
 def compiled(source: str, name: str, architecture: str | None = None) -> Any:
@@ -91,12 +82,12 @@ def sweep(
     kernel: str, quick: bool, progress: Progress | None
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Array]]]:
     """Each part of a probe: its name, what was asked, and its arrays."""
-    names = list(INSTRUCTIONS) if kernel == "mufu" else list(MMA if kernel == "mma" else WGMMA)
+    names = PARTS[kernel]
     for done, name in enumerate(names, 1):
         if kernel == "mufu":
             yield name, {"instruction": INSTRUCTIONS[name]}, _function(name)
         elif (found := _matrix(kernel, name, quick)) is not None:
-            yield name, {"instruction": (MMA if kernel == "mma" else WGMMA)[name][0]}, found
+            yield name, {"instruction": MATRIX[kernel][name][0]}, found
         if progress is not None:
             progress(kernel, done, len(names))
 
@@ -187,8 +178,7 @@ def _odd_words(name: str) -> tuple[int, ...]:
 def _matrix(instruction: str, name: str, quick: bool) -> dict[str, Array] | None:
     torch = imported("torch")
 
-    capability = torch.cuda.get_device_capability(0)
-    if _BYTES[name] == 1 and capability < (8, 9):
+    if _BYTES[name] == 1 and base.capability() < (8, 9):
         return None
     problems = 40 if quick else 2_000
     a, b, c = operands(name, problems)

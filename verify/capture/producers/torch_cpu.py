@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verify.capture.machine import importable, imported, library, number
+from verify.capture.machine import importable, imported, library, release
 from verify.capture.manifest import Library
 from verify.capture.producers.base import Call, Produced, to_numpy, to_torch
 
@@ -32,10 +32,9 @@ def run(kernel: str, call: Call) -> Produced:
         output, lse = attention(q, k, v, is_causal=call.causal, scale=call.scale)
     finally:
         torch.set_num_threads(threads)
-    major, minor, patch = number(torch.__version__)
     return Produced(
         arrays={"lse": to_numpy(lse[0].transpose(0, 1)), "output": to_numpy(output[0].transpose(0, 1))},
-        context={"torch_version": 10_000 * major + 100 * minor + patch},
+        context={"torch_version": release(torch.__version__)},
         options={"threads": 1},
         call={
             "is_causal": call.causal,

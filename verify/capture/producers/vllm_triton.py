@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.capture.machine import imported, library, number
+from verify.capture.machine import imported, library, number, release
 from verify.capture.manifest import Library
 from verify.capture.producers import base
 from verify.capture.producers.base import Array, Call, Produced, needs, to_numpy, to_torch
@@ -44,15 +44,12 @@ def unified_attention() -> Any:
         return import_module(HOMES[1]).unified_attention
 
 
-def segments(kv_heads: int, where: str) -> int:
+def segments(kv_heads: int) -> int:
     """How many the backend asks for: 64 for few sequences on SM 12.0 (0.33.0), else 16."""
-    torch = imported("torch")
-
-    if where != "cuda" or number(_version())[:2] < (0, 33):
+    if number(_version())[:2] < (0, 33):
         return SEGMENTS
-    properties = torch.cuda.get_device_properties(0)
-    few = (properties.multi_processor_count - 1) // (SEGMENTS * kv_heads) >= 1
-    return 64 if (properties.major, properties.minor) == (12, 0) and few else SEGMENTS
+    few = (base.sm_count() - 1) // (SEGMENTS * kv_heads) >= 1
+    return 64 if base.capability() == (12, 0) and few else SEGMENTS
 
 
 def _version() -> str:
@@ -72,7 +69,7 @@ def call_kernel(function: Any, call: Call, where: str, *, split: bool, segs: int
     rows, heads, depth = call.q.shape
     k_cache, v_cache, table = base.pages(call, PAGE, where)
     n, kv_heads = call.k.shape[0], call.k.shape[1]
-    count = segs or segments(kv_heads, where)
+    count = segs or segments(kv_heads)
     padded = 1 << (depth - 1).bit_length()
     output = torch.zeros((rows, heads, depth), dtype=k_cache.dtype, device=where)
     scratch: dict[str, Any] = {}
@@ -114,12 +111,11 @@ def call_kernel(function: Any, call: Call, where: str, *, split: bool, segs: int
             "segm_expsum": to_numpy(scratch["softmax_segm_expsum"]),
             "segm_output": np.ascontiguousarray(to_numpy(scratch["softmax_segm_output"])[..., :depth]),
         }
-    major, minor, patch = number(_version())
     compiler = number(library("triton", "triton").version)
     return Produced(
         arrays={**arrays, "output": to_numpy(output)},
         context={
-            "vllm_version": 10_000 * major + 100 * minor + patch,
+            "vllm_version": release(_version()),
             "triton_version": 100 * compiler[0] + compiler[1],
             "page_size": PAGE,
             "kv_capacity": table.shape[1] * PAGE,
