@@ -8,7 +8,7 @@ differences, first come, as (operand, hardware, model).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +23,7 @@ from verify.capture.producers.probe_sources import (
     INSTRUCTIONS,
     KEPT,
     MATRIX,
+    MMA,
     PARTS,
     matrix_source,
     sweep_source,
@@ -30,13 +31,31 @@ from verify.capture.producers.probe_sources import (
 
 Array = NDArray[Any]
 CLASSES = ("normal", "wide", "subnormal", "cancel", "special")
-_BYTES = {"bf16": 2, "f16": 2, "f16_f16": 2, "tf32": 4, "e4m3fn": 1, "e5m2": 1}
-_KINDS: dict[str, Any] = {
-    "bf16": ml_dtypes.bfloat16,
-    "f16": np.float16,
-    "f16_f16": np.float16,
-    "e4m3fn": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
+
+
+class _Factors(NamedTuple):
+    """What factors of one format are made of.
+
+    ``kind``: NumPy's type, none for tf32; ``span``: powers of two by which wide ones differ; ``low``: a factor that
+    makes normal numbers small; ``odd``: words of zeros, infinities, NaN, the largest number, the smallest subnormal.
+    """
+
+    kind: Any
+    span: int
+    low: float
+    odd: tuple[int, ...]
+
+
+_F16 = _Factors(np.float16, 6, 2.0**-13, (0x8000, 0x7C00, 0xFC00, 0x7E00, 0x7BFF, 0x0001))
+_FACTORS = {
+    "bf16": _Factors(ml_dtypes.bfloat16, 30, 2.0**-66, (0x8000, 0x7F80, 0xFF80, 0x7FC0, 0x7F7F, 0x0001)),
+    "f16": _F16,
+    "f16_f16": _F16,
+    "tf32": _Factors(
+        None, 30, 2.0**-66, (0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F7FE000, 0x00002000)
+    ),
+    "e4m3fn": _Factors(ml_dtypes.float8_e4m3fn, 4, 2.0**-7, (0x80, 0x7F, 0x7E, 0xFE, 0x01)),
+    "e5m2": _Factors(ml_dtypes.float8_e5m2, 8, 2.0**-15, (0x80, 0x7C, 0xFC, 0x7E, 0x7B, 0x01)),
 }
 
 
@@ -117,68 +136,44 @@ def _function(name: str) -> dict[str, Array]:
 
 def operands(name: str, problems: int, seed: int = 0) -> tuple[Array, Array, Array]:
     """Words ``a [problems, 16, k]``, ``b [problems, 8, k]`` and ``c [problems, 16, 8]``, the classes in turn."""
-    size = _BYTES[name]
-    k = 32 // size
+    _, k, size, half = MMA[name]
+    factors = _FACTORS[name]
     rng = np.random.default_rng([seed, k, size])
     a, b = rng.standard_normal((problems, 16, k)), rng.standard_normal((problems, 8, k))
     c = rng.standard_normal((problems, 16, 8))
     kind = np.arange(problems) % len(CLASSES)
-    span = {"bf16": 30, "tf32": 30, "f16": 6, "f16_f16": 6, "e4m3fn": 4, "e5m2": 8}[name]
     for x in (a, b, c):
         wide = kind == 1
-        x[wide] *= 2.0 ** rng.integers(-span, span + 1, x[wide].shape)
-    low = {
-        "bf16": 2.0**-66,
-        "tf32": 2.0**-66,
-        "f16": 2.0**-13,
-        "f16_f16": 2.0**-13,
-        "e4m3fn": 2.0**-7,
-        "e5m2": 2.0**-15,
-    }
-    a[kind == 2] *= low[name]
-    b[kind == 2] *= low[name]
-    c[kind == 2] *= low[name] ** 2
+        x[wide] *= 2.0 ** rng.integers(-factors.span, factors.span + 1, x[wide].shape)
+    a[kind == 2] *= factors.low
+    b[kind == 2] *= factors.low
+    c[kind == 2] *= factors.low**2
     cancel = kind == 3
     a[cancel, :, 1::2] = a[cancel, :, ::2]
     b[cancel, :, 1::2] = -b[cancel, :, ::2] * (1 + 2.0**-6 * rng.integers(0, 2, b[cancel, :, ::2].shape))
-    words = [_words(x, name) for x in (a, b)]
+    words = [_words(x, factors.kind) for x in (a, b)]
     special = np.flatnonzero(kind == 4)
     for p in special:
-        odd = _odd_words(name)
         for x in words:
             row, column = rng.integers(0, x.shape[1]), rng.integers(0, k)
-            x[p, row, column] = odd[rng.integers(0, len(odd))]
-    accumulator = (
-        c.astype(np.float16).view(np.uint16) if name == "f16_f16" else c.astype(np.float32).view(np.uint32)
-    )
+            x[p, row, column] = factors.odd[rng.integers(0, len(factors.odd))]
+    accumulator = c.astype(np.float16).view(np.uint16) if half else c.astype(np.float32).view(np.uint32)
     return words[0], words[1], accumulator
 
 
-def _words(x: Array, name: str) -> Array:
-    if name == "tf32":
+def _words(x: Array, kind: Any) -> Array:
+    """Words of ``kind``, of tf32 where it is None."""
+    if kind is None:
         word = x.astype(np.float32).view(np.uint32)
         return (word + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    top = float(ml_dtypes.finfo(_KINDS[name]).max)
-    kind: Any = {1: np.uint8, 2: np.uint16}[_BYTES[name]]
-    return np.clip(x, -top, top).astype(np.float32).astype(_KINDS[name]).view(kind)
-
-
-def _odd_words(name: str) -> tuple[int, ...]:
-    """Zeros, infinities, NaN, the largest number and the smallest subnormal of a format."""
-    return {
-        "bf16": (0x8000, 0x7F80, 0xFF80, 0x7FC0, 0x7F7F, 0x0001),
-        "tf32": (0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F7FE000, 0x00002000),
-        "f16": (0x8000, 0x7C00, 0xFC00, 0x7E00, 0x7BFF, 0x0001),
-        "f16_f16": (0x8000, 0x7C00, 0xFC00, 0x7E00, 0x7BFF, 0x0001),
-        "e4m3fn": (0x80, 0x7F, 0x7E, 0xFE, 0x01),
-        "e5m2": (0x80, 0x7C, 0xFC, 0x7E, 0x7B, 0x01),
-    }[name]
+    top = float(ml_dtypes.finfo(kind).max)
+    return np.clip(x, -top, top).astype(np.float32).astype(kind).view(f"u{np.dtype(kind).itemsize}")
 
 
 def _matrix(instruction: str, name: str, quick: bool) -> dict[str, Array] | None:
     torch = imported("torch")
 
-    if _BYTES[name] == 1 and base.capability() < (8, 9):
+    if MATRIX[instruction][name][2] == 1 and base.capability() < (8, 9):
         return None
     problems = 40 if quick else 2_000
     a, b, c = operands(name, problems)
