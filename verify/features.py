@@ -43,7 +43,7 @@ class Features:
         flags = {
             "has_sinks": self.sinks is not None,
             "has_alibi": self.alibi_slopes is not None,
-            "has_softcap": bool(self.softcap),
+            "has_softcap": not (self.softcap is None or (np.ndim(self.softcap) == 0 and self.softcap == 0)),
         }
         return {name: 1 for name, given in flags.items() if given}
 
@@ -57,7 +57,8 @@ def with_features(problem: Problem, features: Features, compute: Format) -> Prob
     Raises:
         InputError: a shape, dtype or value is wrong, or ready scores come with what belongs before the score.
     """
-    softcap = _positive("softcap", features.softcap or 0.0, compute, zero=True)
+    softcap = 0.0 if features.softcap is None else features.softcap
+    softcap = _positive("softcap", softcap, compute, zero=True)
     k_scale = _positive("k_scale", features.k_scale, compute)
     v_scale = _positive("v_scale", features.v_scale, compute)
     if problem.scores is not None and (features.alibi_slopes is not None or softcap or k_scale != 1.0):

@@ -225,6 +225,8 @@ def test_what_changes_nothing_is_taken() -> None:
         ({"softcap": -1.0}, "softcap = -1"),
         ({"softcap": math.nan}, "softcap = nan"),
         ({"softcap": "big"}, "softcap = big"),
+        ({"softcap": np.ones(2)}, r"softcap = \[1. 1.\]"),
+        ({"softcap": []}, r"softcap = \[\]"),
         ({"k_scale": 0.0}, "k_scale = 0"),
         ({"v_scale": math.inf}, "v_scale = inf"),
         ({"v_scale": None}, "v_scale = None"),
