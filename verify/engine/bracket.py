@@ -171,7 +171,7 @@ class Brackets:
             else:
                 terms = self._headed(terms, head)
         if n.tree.kind == "exact":
-            return Val(ExactSum(self.ops, self._format(n)).total(terms, begin, shape), axes)
+            return Val(self._exact(n, factors, terms, begin, shape), axes)
         folder = self._folder(n, factors)
         return Val(folder.fold(n.tree, terms, begin, shape), axes)
 
@@ -184,6 +184,19 @@ class Brackets:
         rest = jnp.broadcast_to(part[1:], (part.shape[0] - 1, *shape))
         there = jnp.concatenate([jnp.ones_like(alive[:1]), alive[1:]])
         return Terms((jnp.concatenate([jnp.broadcast_to(head, shape)[None], rest]),), there)
+
+    def _exact(
+        self,
+        n: Reduce,
+        factors: tuple[Node, ...],
+        terms: Terms,
+        start: Array | None,
+        shape: tuple[int, ...],
+    ) -> Array:
+        """The exact total, rounded once: of products in a dot product; a sum has rounded each of them before."""
+        if n.kind == "sum" and len(terms.parts) == 2:
+            terms = Terms((self._folder(n, factors).products(terms),), terms.alive)
+        return ExactSum(self.ops, self._format(n)).total(terms, start, shape)
 
     def _format(self, n: Reduce) -> Format:
         return n.format or self.walker.program.compute
@@ -217,5 +230,5 @@ class Brackets:
         a = jnp.moveaxis(q, 2, 0)[:, None, :, :, None]
         terms = Terms((a, walker.elementwise(key, "k", walker.reduce.decode(by_depth))))
         if n.tree.kind == "exact":
-            return ExactSum(self.ops, self._format(n)).total(terms, None, shape)
+            return self._exact(n, (query, key), terms, None, shape)
         return self._folder(n, (query, key)).fold(n.tree, terms, None, shape)

@@ -138,6 +138,8 @@ def _refusal(n: Node, program: Program) -> str:
             return "at() of K or V along another axis than head_dim"
         case Op(op=op) if op not in OPERATIONS | INTEGER and program.types[n].kind == "float":
             return f"{op}()"
+        case Op(op="exp" | "exp2" | "log") if (fmt := program.types[n].format or program.compute).rz:
+            return f"{n.op}() rounded toward zero, in {fmt}"
         case Op(op=op) if op in FUNCTIONS:
             return refusal(op, program.types[n].format or program.compute)
         case Reduce(tree=tree) if tree is not None:

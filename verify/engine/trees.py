@@ -202,7 +202,8 @@ class Folder:
     def _fma(self, a: Array, b: Array, c: Array) -> Array:
         return self.ops.fma(a, b, c, self.fmt, check=self.check)
 
-    def _product(self, terms: Terms) -> Array:
+    def products(self, terms: Terms) -> Array:
+        """The terms; each product of two parts rounded once."""
         if len(terms.parts) == 1:
             return terms.parts[0]
         a, b = terms.parts
@@ -226,7 +227,7 @@ class Folder:
         first = self.ops.constant(0.0) if start is None else start
         if swap and terms.count > 1:
             second = terms.pick(slice(1, 2))
-            alone = self._product(second)[0] if start is None else self._step(second, first, True)
+            alone = self.products(second)[0] if start is None else self._step(second, first, True)
             acc = alone if second.alive is None else jnp.where(second.alive[0], alone, first)
             acc = self._step(terms.pick(slice(0, 1)), acc, True)
             return self._chain(terms.pick(slice(2, None)), acc, True)
@@ -238,7 +239,7 @@ class Folder:
         new = (
             self._fma(parts[0], parts[1], acc)
             if fused and len(parts) == 2
-            else self._add(acc, self._product(term)[0])
+            else self._add(acc, self.products(term)[0])
         )
         return new if term.alive is None else jnp.where(term.alive[0], new, acc)
 
@@ -269,11 +270,11 @@ class Folder:
             for i in range(0, terms.count, 2):
                 one, two = terms.pick(slice(i, i + 1)), terms.pick(slice(i + 1, i + 2))
                 if two.count == 0:
-                    sums.append(self._lane(one, self._product(one), 0))
+                    sums.append(self._lane(one, self.products(one), 0))
                     continue
                 a, b = (p[0] for p in one.parts)
-                right = self._product(two)[0]
-                alone = self._product(one)[0]
+                right = self.products(two)[0]
+                alone = self.products(one)[0]
                 both = self._fma(a, b, right)
                 if two.alive is None or one.alive is None:
                     sums.append(Sum(both))
@@ -281,7 +282,7 @@ class Folder:
                     value = jnp.where(two.alive[0], both, alone)
                     sums.append(Sum(value, one.alive[0]))
         else:
-            values = self._product(terms)
+            values = self.products(terms)
             sums = [self._lane(terms, values, i) for i in range(terms.count)]
         while len(sums) > 1:
             pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
@@ -292,7 +293,7 @@ class Folder:
         return Sum(values[i], None if terms.alive is None else terms.alive[i])
 
     def _butterfly(self, terms: Terms, strides: list[int]) -> Sum:
-        values = self._product(terms)
+        values = self.products(terms)
         lanes = [self._lane(terms, values, i) for i in range(terms.count)]
         width = 1 << max(0, len(lanes) - 1).bit_length()
         steps = strides or [width >> i for i in range(1, width.bit_length())]

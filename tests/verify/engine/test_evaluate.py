@@ -317,6 +317,11 @@ REFUSED = {
         r"<text>:12:6",
     ),
     '[row]\nx = "max(v)"\n': ("v outside a sum", r"<text>:10:10"),
+    '[token]\nscore = "sum(q * k, seq())"\nx = "1 + f32.rz.exp(score)"\n': (
+        r"exp\(\) rounded toward zero, in f32\.rz",
+        r"<text>:11:10",
+    ),
+    '[token]\nscore = "sum(q * k, seq())"\nx = "log2(score)"\n': (r"log2\(\)", r"<text>:11:6"),
 }
 
 

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specs import load_platform, parse_spec
 from specs.formats import BASES
+from tests.verify.small import HEADER
+from verify import emulate
 from verify.engine.exactsum import ExactSum
 from verify.engine.primitives import F32, ZERO, Carrier, F32Exact, x64
 from verify.engine.trees import Terms
@@ -98,3 +101,21 @@ def test_a_sum_beyond_three_doubles_has_no_answer() -> None:
     b = np.array([2.0**60, 2.0**5, 1.0 + 2.0**-23, 2.0**-50, 2.0**-60 * (1 + 2.0**-23), 2.0**60] + [0.0] * 6)
     assert engine([a, b], 6, 0.0, pairs=True) is None
     assert engine([a, b], 1, 0.0, pairs=True) == 2.0**120
+
+
+@pytest.mark.parametrize("backend", ["engine", "oracle"])
+@pytest.mark.parametrize(
+    ("reduction", "want"),
+    [("sum(score * v, exact())", 2.0**-23), ("dot(score, v, exact())", 2.0**-23 + 2.0**-30)],
+)
+def test_a_sum_rounds_its_products_and_a_dot_product_does_not(
+    reduction: str, want: float, backend: str
+) -> None:
+    """(1 + 2**-23) * (1 + 2**-7) has a last term 2**-30, which f32 does not hold beside 1."""
+    arrays: dict[str, Any] = {
+        "scores": np.array([1 + 2.0**-23, -1], np.float32),
+        "values": np.full((2, 1), 1 + 2.0**-7, np.float32),
+    }
+    spec = parse_spec(f'{HEADER}[token]\nscore = "sum(q * k, seq())"\n[row]\noutput = "{reduction}"\n')
+    result = emulate(spec, load_platform("h200"), **arrays, backend=backend)
+    assert float(np.asarray(result.output, np.float64).item()) == want
