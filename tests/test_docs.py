@@ -154,6 +154,17 @@ def test_every_document_is_reachable_from_the_readme():
     assert {f"docs/{d.name}" for d in DOCUMENTS[1:]} <= {m["path"] for m in LINK.finditer(text)}
 
 
+def test_the_architecture_names_modules_that_exist():
+    """In the table of packages each name in backquotes that looks like a module or a folder stands in its package."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|(.*)$", text, re.M)
+    assert {package for package, _ in rows} == {"specs", "verify", "reports"}
+    for package, row in rows:
+        named = re.findall(r"`(\w+(?:\.py|/))`", row)
+        assert named
+        assert not [n for n in named if not (ROOT / package / n).exists()]
+
+
 def first_cells(document: Path) -> set[str]:
     """Every name in backquotes in the first cell of a table's row."""
     rows = [line.split(" | ")[0] for line in document.read_text().splitlines() if line.startswith("| `")]
