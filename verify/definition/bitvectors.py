@@ -5,7 +5,7 @@ a law of the arithmetic for all inputs, or find inputs on which two architecture
 are used: no integers, no floats, no uninterpreted functions. Source of the arithmetic: arXiv:2511.10909v2, algorithm 7
 and sections 4.1 to 4.3.
 
-Needs the package ``z3-solver`` (``pip install 'ulpscope[proofs]'``).
+Needs the package ``z3-solver``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,9 @@ _EXPONENT = 16  # width of exponents: signed, with room for the sums of two
 
 
 def solver() -> Any:
-    """The module ``z3``.
+    """The module ``z3``, which takes long to load."""
+    import z3
 
-    Raises:
-        UnsupportedError: it is not installed.
-    """
-    try:
-        import z3
-    except ImportError:
-        raise UnsupportedError(
-            "proofs over bit-vectors need Z3",
-            remedy="pip install 'ulpscope[proofs]', or pip install z3-solver",
-        ) from None
     return z3
 
 
