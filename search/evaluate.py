@@ -1,0 +1,207 @@
+"""Many candidates through one backend at once: each candidate is a KV head of the array engine.
+
+The program, the plan and the compiled function are made once; a batch costs the evaluation and little more.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.compact import compact
+from search.sides import Side, before_rounding
+from search.space import Inputs, Space
+from specs.errors import InputError, UnsupportedError
+from specs.formats import Format
+from specs.names import SCALARS
+from specs.program import Program
+from verify.numerics.rounding import round_array, store
+
+#: Slots of one call: candidates x tokens x (1 + dims).
+MAX_SLOTS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What one side computes for a batch.
+
+    Attributes:
+        before: float64 ``[candidate, dim]``: what the last rounding takes in.
+        stored: ``[candidate, dim]`` in the dtype of the output's format.
+        format: format of the output.
+    """
+
+    before: NDArray[np.float64]
+    stored: NDArray[Any]
+    format: Format
+
+    @property
+    def index(self) -> NDArray[np.float64]:
+        """The continuous index of ``before``: see `continuous_index`."""
+        return continuous_index(self.before, self.format)
+
+
+def continuous_index(x: NDArray[np.float64], fmt: Format) -> NDArray[np.float64]:
+    """`verify.numerics.ulp.continuous_index` of each element."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        magnitude = np.abs(x)
+        exponent = np.maximum(np.frexp(magnitude)[1] - 1, fmt.emin)
+        within = np.ldexp(magnitude, fmt.p - 1 - exponent)
+        place = np.copysign(within + (exponent - fmt.emin) * 2.0 ** (fmt.p - 1), x)
+    return np.where(np.isfinite(x) & (x != 0), place, np.where(x == 0, 0.0, x))
+
+
+class Evaluator:
+    """One side of a search at one length.
+
+    Args:
+        side: spec and platform.
+        space: the inputs.
+
+    Raises:
+        UnsupportedError: the array engine does not have a construct, or ready scores make no sense for the spec.
+        SpecError, InputError: the spec fails for this shape.
+    """
+
+    def __init__(self, side: Side, space: Space) -> None:
+        from specs.context import make_context
+        from verify.admission import check_functions
+        from verify.engine.inline import inlined
+        from verify.engine.layout import shape_of, tables
+        from verify.engine.support import check_supported
+        from verify.judge import constants
+        from verify.partition import plan_program
+        from verify.preflight import ensure_faithful
+
+        self.side = side
+        self.space = space
+        context = space.full_context()
+        program = side.program(context)
+        check_functions(program, side.platform)
+        program, self.site, self.format = before_rounding(program)
+        self.program: Program = program
+        self.plan = plan_program(
+            program, make_context({**side.platform.context, **context, **side.context}, place=side.label)
+        )
+        self.flat = inlined(program)
+        check_supported(self.flat)
+        ensure_faithful(program.compute.base)
+        depth = int(context.get("head_dim", 1))
+        values = {
+            "scale": 1.0 if space.kind == "scores" else float(depth) ** -0.5,
+            "rsqrt_head_dim": float(depth) ** -0.5,
+            "q_scale": float(depth) ** 0.5,
+            "softcap": 0.0,
+            "k_scale": 1.0,
+            "v_scale": 1.0,
+        }
+        values = {n: x for n, x in values.items() if n in SCALARS}
+        self.scalars = {**values, **constants(program, self.plan, values)}
+        self.kv_len = space.kv_len
+        self.tables = tables(self.plan, shape_of(self.plan))
+        if space.kind == "scores":
+            self._check_scores()
+
+    @cached_property
+    def value_format(self) -> Format:
+        """The format of V."""
+        return self.program.inputs["v"]
+
+    def _check_scores(self) -> None:
+        """Ready scores are scaled; a spec that scales them later takes something else by that name."""
+        scaled = set(SCALARS) - {"softcap", "k_scale", "v_scale"}
+        score = self.program.score_site()
+        for name, site in self.program.sites.items():
+            used = {getattr(n, "id", "") for n in site.expr.walk()}
+            if name != score and used & scaled:
+                raise UnsupportedError(
+                    f"line '{name}' of {self.side.spec.name} scales the scores",
+                    place="space",
+                    remedy="search its q, k and v: --space qkv",
+                )
+        if not score:
+            raise UnsupportedError(
+                f"{self.side.spec.name} has no site called score",
+                place="space",
+                remedy="search q, k and v: --space qkv",
+            )
+
+    def on(self, support: NDArray[np.int64]) -> Evaluator:
+        """This side on the tokens of ``support`` alone, ascending: see `search.compact`."""
+        from verify.engine.layout import shape_of, tables
+
+        cut = copy.copy(self)
+        cut.plan = compact(self.plan, support)
+        cut.kv_len = len(support)
+        cut.tables = tables(cut.plan, tuple(1 << (n - 1).bit_length() for n in shape_of(cut.plan)))
+        return cut
+
+    def batch(self, dims: int) -> int:
+        """How many candidates one call takes."""
+        return max(1, MAX_SLOTS // (self.kv_len * (1 + dims)))
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """The outputs of a batch.
+
+        Raises:
+            InputError: the batch does not fit the space.
+            UnsupportedError: the engine has no certain answer for an operand.
+        """
+        if inputs.kv_len != self.kv_len:
+            raise InputError(
+                f"{inputs.kv_len} tokens where {self.kv_len} are searched",
+                place="inputs",
+                remedy="make a space of that length",
+            )
+        size = self.batch(inputs.dims)
+        parts = [self._run(inputs.pick(slice(i, i + size))) for i in range(0, inputs.count, size)]
+        return Outputs(
+            np.concatenate([p.before for p in parts]), np.concatenate([p.stored for p in parts]), self.format
+        )
+
+    def _run(self, inputs: Inputs) -> Outputs:
+        from verify.engine.layout import prepare
+        from verify.engine.run import Rows, Work, evaluate_sites
+        from verify.numerics.rounding import storage_dtype
+
+        wanted = list(dict.fromkeys((self.site, "output")))
+        real = inputs.count
+        inputs = _padded(inputs)
+        n, tokens = inputs.scores.shape
+        compute = self.program.compute
+        values = store(inputs.values.transpose(1, 0, 2).astype(np.float64), self.value_format)
+        kv = prepare(None, values, {"v": self.value_format})
+        whole = np.zeros(1, np.int32)
+        rows = Rows(
+            None,
+            inputs.scores.astype(storage_dtype(compute))[:, None, :],
+            whole,
+            np.full(1, tokens, np.int32),
+            {"scores": compute},
+            np.full(1, tokens - 1, np.int32),
+        )
+        found, _ = evaluate_sites(Work(self.flat, rows, kv, self.tables, tokens, self.scalars), wanted)
+        taken: dict[str, NDArray[Any]] = {}
+        for name in wanted:
+            fmt = self.program.sites[name].type.format or compute
+            words = np.ascontiguousarray(found[name]).view(storage_dtype(fmt))
+            taken[name] = words.reshape(n, -1)[:real]
+        return Outputs(taken[self.site].astype(np.float64), taken["output"], self.format)
+
+
+def _padded(inputs: Inputs) -> Inputs:
+    """The batch, filled up to a power of two by its last candidate, so that few shapes are compiled."""
+    size = 1 << max(0, inputs.count - 1).bit_length()
+    if size == inputs.count:
+        return inputs
+    return inputs.pick(np.minimum(np.arange(size), inputs.count - 1))
+
+
+def on_grid(values: NDArray[Any], fmt: Format) -> NDArray[np.float32]:
+    """Values rounded to the format of V, in float32."""
+    return round_array(values.astype(np.float64), fmt).astype(np.float32)

@@ -1,0 +1,131 @@
+"""Sides, space and objective together: what a method of search calls."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.compact import Geometry, compactable
+from search.evaluate import Evaluator, Outputs, on_grid
+from search.objective import Objective, violation
+from search.sides import Side
+from search.space import Inputs, Space
+from specs.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A batch with what it is worth.
+
+    Attributes:
+        inputs: the candidates.
+        score: float64 ``[candidate]``: the objective.
+        violation: float64 ``[candidate]``: 0 where the space's constraints hold.
+        outputs: by side.
+    """
+
+    inputs: Inputs
+    score: Floats
+    violation: Floats
+    outputs: tuple[Outputs, ...]
+
+    @property
+    def key(self) -> Floats:
+        """One number to compare by: the objective of what is feasible, below all of them minus the violation."""
+        feasible = (self.violation <= 0) & np.isfinite(self.score)
+        return np.where(feasible, self.score, -1e6 * (1 + np.minimum(self.violation, 1e6)))
+
+    @property
+    def best(self) -> int:
+        """The number of the best candidate."""
+        return int(self.key.argmax())
+
+
+class Target:
+    """What is searched for.
+
+    Args:
+        sides: two or more backends; their outputs must have one format.
+        space: the inputs.
+        objective: what is maximised.
+
+    Attributes:
+        evaluations: candidates evaluated so far, by this target and by those cut from it.
+
+    Raises:
+        InputError: fewer than two sides, or their outputs differ in format.
+        UnsupportedError, SpecError: as `Evaluator`.
+    """
+
+    def __init__(self, sides: Sequence[Side], space: Space, objective: Objective | None = None) -> None:
+        if len(sides) < 2:
+            raise InputError("one side alone", place="search", remedy="give two or more SPEC@PLATFORM")
+        self.sides = tuple(sides)
+        self.space = space
+        self.objective = objective or Objective()
+        self.evaluators = tuple(Evaluator(side, space) for side in sides)
+        self.support: NDArray[np.int64] | None = None
+        self._count = [0]
+        formats = {str(e.format) for e in self.evaluators}
+        if len(formats) > 1:
+            raise InputError(
+                f"the sides store their outputs in {' and '.join(sorted(formats))}",
+                place="search",
+                remedy="a distance is counted in one format: choose variants that store the same",
+            )
+        if len({str(e.value_format) for e in self.evaluators}) > 1:
+            raise InputError(
+                "the sides take values in different formats",
+                place="search",
+                remedy="choose variants that take the same input",
+            )
+
+    @property
+    def evaluations(self) -> int:
+        """Candidates evaluated so far."""
+        return self._count[0]
+
+    @property
+    def geometry(self) -> Geometry:
+        """Who owns which token, on each side, of the whole sequence."""
+        return Geometry.of([e.plan for e in self.evaluators])
+
+    @property
+    def compactable(self) -> bool:
+        """Whether tokens of weight zero may be left out on every side."""
+        return all(compactable(e.program) for e in self.evaluators)
+
+    def on(self, support: NDArray[np.int64]) -> Target:
+        """The target on some tokens alone, ascending; see `search.compact`. `expand` puts the others back."""
+        cut = copy.copy(self)
+        cut.support = support
+        cut.evaluators = tuple(e.on(support) for e in self.evaluators)
+        return cut
+
+    def expand(self, inputs: Inputs) -> Inputs:
+        """Candidates of a target that was cut, with all tokens: the others have the lowest score, and value 0."""
+        if self.support is None:
+            return inputs
+        floor = -np.inf if self.space.masks else -self.space.score_box
+        scores = np.full((inputs.count, self.space.kv_len), floor, np.float32)
+        values = np.zeros((inputs.count, self.space.kv_len, inputs.dims), np.float32)
+        scores[:, self.support] = inputs.scores
+        values[:, self.support] = inputs.values
+        return Inputs(scores, values)
+
+    def measure(self, inputs: Inputs) -> Measured:
+        """Evaluate a batch on every side."""
+        outputs = tuple(e.run(inputs) for e in self.evaluators)
+        self._count[0] += inputs.count
+        return Measured(inputs, self.objective.score(outputs), violation(inputs, self.space), outputs)
+
+    def stored(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Values rounded to the format of V."""
+        return on_grid(values, self.evaluators[0].value_format)
