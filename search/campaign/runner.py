@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,9 +180,7 @@ def _run(
     interrupted = False
     if todo:
         interrupts = interrupts or Interrupts(notice)
-        with interrupts.caught():
-            opened = open_engine(engine, workers) if isinstance(engine, str) else engine
-            database.begin_run(opened.label, opened.capacity(), versions())
+        with interrupts.caught(), _engine(engine, workers, interrupts) as opened:
             coordinator = Coordinator(
                 database,
                 opened,
@@ -192,17 +190,28 @@ def _run(
                 progress=progress,
                 interrupts=interrupts,
             )
-            at_once = True
             try:
+                database.begin_run(opened.label, opened.capacity(), versions())
                 interrupted = coordinator.run()
-                at_once = interrupts.count > 1
                 database.end_run("interrupted" if interrupted else "finished")
             except UlpscopeError as error:
                 raise _stopped(database, coordinator, error) from None
-            finally:
-                if isinstance(engine, str):
-                    opened.close(at_once=at_once)
     return replace(load(database.folder).summary, interrupted=interrupted)
+
+
+@contextmanager
+def _engine(engine: str | Engine, workers: int | None, interrupts: Interrupts) -> Generator[Engine]:
+    """The engine, closed at the end if it was opened here: at once after an error or a second Ctrl-C."""
+    if not isinstance(engine, str):
+        yield engine
+        return
+    opened = open_engine(engine, workers)
+    try:
+        yield opened
+    except BaseException:
+        opened.close(at_once=True)
+        raise
+    opened.close(at_once=interrupts.count > 1)
 
 
 def _stopped(database: Database, coordinator: Coordinator, error: UlpscopeError) -> UlpscopeError:

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -124,7 +124,7 @@ def resolve(work: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
         try:
             found: Any = getattr(importlib.import_module(module), name)
             if callable(found):
-                return found
+                return cast(Callable[[Mapping[str, Any]], Mapping[str, Any]], found)
             cause = "is no function"
         except (ImportError, AttributeError) as error:
             cause = f"cannot be imported: {error}"
