@@ -200,24 +200,36 @@ def construct(
     geometry = target.geometry
     units = [unit_of(e.program) for e in target.evaluators]
     found: list[Seed] = []
-    #: By side, what tokens of value 0 gained, at most.
+    lights: list[tuple[float, Template, int]] = []
+    #: By side, what tokens of value 0 gained of late.
     gains = dict.fromkeys(range(len(target.sides)), 1.0)
+
+    def enough() -> bool:
+        return bool(found) and max(s.score for s in found) >= until
+
     for number, (template, light) in enumerate(templates(target, rng, eps)):
-        if number == most or (found and max(s.score for s in found) >= until):
+        if number == most or enough():
             break
         plain = _tried(template, target)
         found += plain
-        for side in gains:
-            if gains[side] < 0.05 or light is None:
+        for side in gains if light is not None and plain else ():
+            assert light is not None
+            if gains[side] < 0.2:
                 continue
-            gains[side] *= 0.5
-            for count in (1024, *range(24, 8, -1)):
-                more = with_zeros(light, geometry, side, units[side], eps, count)
-                tried = [] if more is None else _tried(more, target)
-                if not tried or not plain or tried[0].score < plain[0].score + 0.05:
-                    break
-                gains[side] = 1.0
+            more = with_zeros(light, geometry, side, units[side], eps, 1024)
+            tried = [] if more is None else _tried(more, target)
+            better = bool(tried) and tried[0].score > plain[0].score + 0.05
+            gains[side] = 1.0 if better else gains[side] / 2
+            if better:
                 found += tried
+                lights.append((tried[0].score, light, side))
+    # How many tokens of value 0 there are moves the quotients that are rounded next.
+    for _, light, side in sorted(lights, key=lambda x: -x[0])[:3]:
+        for count in range(24, 8, -1):
+            if enough():
+                break
+            more = with_zeros(light, geometry, side, units[side], eps, count)
+            found += [] if more is None else _tried(more, target)
     found.sort(key=lambda s: -s.score)
     return found[:keep]
 
