@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,8 @@ def run(
             "kill_after": kill_after,
         }
         try:
-            made = start(campaign, where, progress=line, notice=line.notice, **options)
+            with redirect_stdout(sys.stderr):  # a cluster's library may print
+                made = start(campaign, where, progress=line, notice=line.notice, **options)
         finally:
             line.clear()
         _close(answer, made, engine, workers, fail)
@@ -113,7 +115,8 @@ def resume(
             "kill_after": kill_after,
         }
         try:
-            made = runner.resume(folder, progress=line, notice=line.notice, **options)
+            with redirect_stdout(sys.stderr):
+                made = runner.resume(folder, progress=line, notice=line.notice, **options)
         finally:
             line.clear()
         _close(answer, made, engine, workers, fail)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import threading
-import time
 import warnings
 from typing import Any
 
 from search.campaign.engines import LOCAL, Ended
+from search.campaign.engines.child import watch_parent
 from search.campaign.work import call
 
 # joblib.Parallel and a loky pool of several workers both end as a whole when one worker dies: `Parallel` raises
@@ -85,14 +84,7 @@ class LocalEngine:
 def _begin_worker(parent: int) -> None:
     """In a new worker: Ctrl-C is the coordinator's to handle, and without a coordinator there is no work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    if os.name == "posix":
-        threading.Thread(target=watch, daemon=True).start()
+    watch_parent(parent)
 
 
 def _threads(count: int) -> dict[str, str]:

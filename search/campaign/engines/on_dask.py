@@ -1,8 +1,12 @@
 """A Dask cluster, by futures of ``distributed``. (joblib's Dask backend waits for ever for a case that kills its worker.)
 
-The scheduler runs a case again on other workers when its worker dies, as often as ``distributed.scheduler.allowed-failures``
-of the cluster says; then it gives up with KilledWorker, and the case comes back without a reply. Results that were
-only in the memory of a dead worker are computed again by the scheduler, unasked.
+A case runs in a child of the cluster's worker (`search.campaign.engines.child`), so that one that kills its process costs
+the cluster nothing. Without that the scheduler hands it to the next worker at once, and a worker that dies while it starts
+takes its nanny with it: measured, two such cases leave a cluster of two workers with none.
+
+When a worker itself dies, or its machine, the scheduler runs its cases again elsewhere; after as many deaths as its
+``distributed.scheduler.allowed-failures`` says it gives up with KilledWorker. Results that were only in the memory of a dead
+worker are computed again by the scheduler, unasked.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import time
 from typing import Any
 
 from search.campaign.engines import Ended, EngineError, missing, same_versions
-from search.campaign.work import call, versions
+from search.campaign.engines.child import call_in_child
+from search.campaign.work import versions
 
 #: Seconds to wait for a scheduler that does not answer, and for a first worker to come.
 CONNECT = 10.0
@@ -24,23 +29,32 @@ REFRESH = 2.0
 class DaskEngine:
     """The workers of the scheduler at ``HOST:PORT``."""
 
-    def __init__(self, address: str, workers: int | None = None, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        address: str,
+        workers: int | None = None,
+        *,
+        connect: float = CONNECT,
+        patience: float = PATIENCE,
+    ) -> None:
         try:
             from distributed import Client
         except ImportError:
             raise missing("distributed", "dask") from None
         self.label = f"dask://{address}"
         self._most = workers
-        self._patience = patience
+        self._connect, self._patience = connect, patience
         try:
-            self._client: Any = Client(f"tcp://{address}", timeout=CONNECT, set_as_default=False)
+            self._client: Any = Client(f"tcp://{address}", timeout=connect, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise EngineError(
                 f"no scheduler answers: {error}",
                 place=self.label,
                 remedy="start one with `dask scheduler`, and workers with `dask worker HOST:PORT`",
             ) from None
-        self._ended: queue.SimpleQueue[tuple[str, str | None, BaseException | None]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[str, tuple[str | None, str], BaseException | None]] = (
+            queue.SimpleQueue()
+        )
         self._futures: dict[str, Any] = {}
         self._count = 0
         self._threads, self._counted, self._alive = 0, 0.0, time.monotonic()
@@ -65,7 +79,11 @@ class DaskEngine:
         """See `Engine`."""
         self._count += 1
         future = self._client.submit(
-            call, payload, key=f"ulpscope-{id(self):x}-{self._count}-{key[:16]}", pure=False, retries=0
+            call_in_child,
+            payload,
+            key=f"ulpscope-{id(self):x}-{self._count}-{key[:16]}",
+            pure=False,
+            retries=0,
         )
         self._futures[key] = future
         future.add_done_callback(lambda done: self._ended.put((key, *_outcome(done))))
@@ -78,12 +96,14 @@ class DaskEngine:
         try:
             item = self._ended.get(timeout=seconds)
             while True:
-                key, reply, error = item
+                key, (reply, why), error = item
                 self._futures.pop(key).release()
-                if error is None or isinstance(error, KilledWorker):
-                    found.append(Ended(key, reply, "" if error is None else _first_line(error)))
-                else:
+                if isinstance(error, KilledWorker):
+                    found.append(Ended(key, None, _first_line(error)))
+                elif error is not None:
                     raise self._lost(error)
+                else:
+                    found.append(Ended(key, reply, why))
                 item = self._ended.get_nowait()
         except queue.Empty:
             pass
@@ -99,10 +119,10 @@ class DaskEngine:
         if self._futures and at_once and self._client.status == "running":
             self._client.cancel(list(self._futures.values()), force=True)
         self._futures.clear()
-        self._client.close(timeout=CONNECT)
+        self._client.close(timeout=self._connect)
 
     def _check_workers(self) -> None:
-        deadline = time.monotonic() + min(CONNECT, self._patience)
+        deadline = time.monotonic() + min(self._connect, self._patience)
         while not self._ask(self._client.nthreads):
             if time.monotonic() > deadline:
                 raise self._lost("no worker")
@@ -128,12 +148,12 @@ class DaskEngine:
         )
 
 
-def _outcome(future: Any) -> tuple[str | None, BaseException | None]:
+def _outcome(future: Any) -> tuple[tuple[str | None, str], BaseException | None]:
     """In the thread of callbacks: fetch what a future holds."""
     try:
         return future.result(), None
     except BaseException as error:
-        return None, error
+        return (None, ""), error
 
 
 def _first_line(what: object) -> str:

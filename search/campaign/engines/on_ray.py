@@ -1,7 +1,8 @@
 """A Ray cluster, or one that is started on this machine for the campaign (``ray://local``).
 
 Cases are submitted a chunk at a time, as many as the cluster has CPUs, so that a hundred thousand of them do not
-fill its queues; each is a task of its own, so that a worker that dies takes one case with it.
+fill its queues. Each is a task of its own and runs in a child of Ray's worker (`search.campaign.engines.child`): a
+case that kills its process costs the cluster nothing, and a worker or node that dies takes only its own cases with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import time
 from typing import Any
 
 from search.campaign.engines import Ended, EngineError, missing, same_versions
-from search.campaign.work import call, versions
+from search.campaign.engines.child import call_in_child
+from search.campaign.work import versions
 
 REFRESH = 5.0
 #: Shared memory for results, bytes. Each of them is small.
@@ -37,7 +39,7 @@ class RayEngine:
         except BaseException:
             self.close(at_once=True)
             raise
-        self._call: Any = ray.remote(call).options(num_cpus=1, max_retries=0)
+        self._call: Any = ray.remote(call_in_child).options(num_cpus=1, max_retries=0)
 
     def capacity(self) -> int:
         """See `Engine`: the CPUs of the cluster as it is now."""
@@ -112,7 +114,8 @@ class RayEngine:
         key = self._refs.pop(ref)
         errors = self._ray.exceptions
         try:
-            return Ended(key, self._ray.get(ref))
+            reply, why = self._ray.get(ref)
+            return Ended(key, reply, why)
         except (
             errors.WorkerCrashedError,
             errors.OutOfMemoryError,

@@ -14,8 +14,8 @@ from typing import Any
 MARKS = "ULPSCOPE_TEST_MARKS"
 NAMES = "tests.search.campaign.working"
 
-EXITS, KILLED, RAISES, LEAVES, NO_JSON, NO_OUTCOME = range(101, 107)
-#: What each of these cases ends as, by seed.
+EXITS, KILLED, RAISES, LEAVES, NO_JSON, NO_OUTCOME, PARENT = range(101, 108)
+#: What each of these cases ends as, by seed, wherever it runs.
 ENDS = {
     EXITS: "crashed",
     KILLED: "crashed",
@@ -64,6 +64,12 @@ def good(case: Mapping[str, Any]) -> dict[str, Any]:
     return outcome(case)
 
 
+def slowly(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A fifth of a second."""
+    time.sleep(0.2)
+    return outcome(case)
+
+
 def shuffled(case: Mapping[str, Any]) -> dict[str, Any]:
     """Later cases end earlier."""
     time.sleep(0.02 * (3 - case["seed"] % 4))
@@ -83,6 +89,9 @@ def mixed(case: Mapping[str, Any]) -> Any:
             os._exit(7)
         case seed if seed == KILLED:  # as when memory runs out
             os.kill(os.getpid(), signal.SIGKILL)
+        case seed if seed == PARENT:  # the worker of the cluster that this one is a child of
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(20)
         case seed if seed == RAISES:
             raise ValueError("no such luck")
         case seed if seed == LEAVES:
