@@ -1,1 +1,1 @@
-"""Exact replay of a spec, by code that shares no arithmetic with the emulator: integers, and balls where a number is irrational."""
+"""Exact replay of a spec: integers, balls where a number is irrational, and no arithmetic of the emulator."""

@@ -140,4 +140,3 @@ def _stored(fmt: Format) -> Format:
     if fmt.is_real:
         raise UnsupportedError("'real' has no bits to round to", remedy="name a stored format")
     return fmt
-

@@ -29,8 +29,8 @@ NEG_INF: Number = (0, 3)
 NAN: Number = (0, 4)
 ONE: Number = (1, 0)
 
-_NEGATED = {ZERO: NEG_ZERO, NEG_ZERO: ZERO, INF: NEG_INF, NEG_INF: INF, NAN: NAN}
-_RANK = {ZERO: 0, NEG_ZERO: 0, INF: 2, NEG_INF: -2}
+_NEGATED: dict[Number, Number] = {ZERO: NEG_ZERO, NEG_ZERO: ZERO, INF: NEG_INF, NEG_INF: INF, NAN: NAN}
+_RANK: dict[Number, int] = {ZERO: 0, NEG_ZERO: 0, INF: 2, NEG_INF: -2}
 
 
 def is_zero(x: Number) -> bool:
@@ -218,20 +218,24 @@ def place(bits: int, fmt: Format) -> int | None:
     return -code if is_negative(x) else code
 
 
-def index(x: Number, fmt: Format) -> Fraction | None:
-    """Where ``x`` lies on the line of `place` before rounding, exactly; None for infinities and NaN.
+def index(x: Fraction, fmt: Format) -> Fraction:
+    """Where ``x`` lies on the line of `place` before rounding, exactly.
 
     In the binade of ``2**k`` values are ``2**(k - p + 1)`` apart, and the binades below hold ``2**(p - 1)`` places
     each; beyond the largest value the line goes on as if exponents had no bound.
     """
-    if not is_finite(x):
-        return None
-    if not x[0]:
-        return Fraction(0)
-    binade = max(exponent(x), fmt.emin)
-    within = to_fraction((abs(x[0]), x[1] + fmt.p - 1 - binade))
-    at = within + ((binade - fmt.emin) << (fmt.p - 1))
-    return -at if x[0] < 0 else at
+    if not x:
+        return x
+    size = abs(x)
+    binade = size.numerator.bit_length() - size.denominator.bit_length()
+    binade = max(binade - (size < power(binade)), fmt.emin)
+    at = size / power(binade - fmt.p + 1) + ((binade - fmt.emin) << (fmt.p - 1))
+    return -at if x < 0 else at
+
+
+def power(k: int) -> Fraction:
+    """Two to the power k."""
+    return Fraction(1 << k) if k >= 0 else Fraction(1, 1 << -k)
 
 
 # -- rounding ---------------------------------------------------------------------------------------------

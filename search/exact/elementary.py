@@ -33,13 +33,8 @@ FIRST_BITS = 64
 _FAR = 12
 
 
-def ball(x: Number) -> Ball:
-    """A finite number as a ball of radius 0."""
-    return flint.arb(x)
-
-
 def ends(enclosure: Ball) -> tuple[Number, Number]:
-    """The two ends of a ball."""
+    """The two ends of a ball, rounded outward to the working precision."""
     return _end(enclosure.lower()), _end(enclosure.upper())
 
 
@@ -94,8 +89,7 @@ def wide(name: str, x: Number, bits: int) -> Number:
     found = special(name, x)
     if found is not None:
         return found
-    low, _ = ends(_at(name, x, bits))
-    return low
+    return _at(name, x, bits)[0]
 
 
 def rounded(name: str, fmt: Format) -> Unary:
@@ -118,16 +112,17 @@ def rounded(name: str, fmt: Format) -> Unary:
 def _ziv(name: str, x: Number, last: Unary) -> Number:
     bits = FIRST_BITS
     while True:
-        low, high = map(last, ends(_at(name, x, bits)))
+        low, high = map(last, _at(name, x, bits))
         if low == high:
             return low
         bits *= 2
 
 
-def _at(name: str, x: Number, bits: int) -> Ball:
+def _at(name: str, x: Number, bits: int) -> tuple[Number, Number]:
+    """Two numbers between which the value lies, at ``bits`` bits."""
     before = flint.ctx.prec
     flint.ctx.prec = bits
     try:
-        return BALLS[name](flint.arb(x))
+        return ends(BALLS[name](flint.arb(x)))
     finally:
         flint.ctx.prec = before

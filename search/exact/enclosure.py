@@ -9,41 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flint
+from pydantic import ConfigDict
 
 from search.exact.dyadic import NEG_INF, ZERO, Number, is_finite, reduced, to_fraction
 from search.exact.elementary import ends
+from search.exact.text import CLOSED, Interval, outward
 from specs.errors import InputError
 
 Status = Literal["holds", "violated", "undecided"]
 BITS = 128
 MOST_BITS = 4096
-DIGITS = 25
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A real number between two decimals, both included.
-
-    Attributes:
-        lower, upper: decimals, rounded outward.
-    """
-
-    lower: str
-    upper: str
-
-    @property
-    def bounds(self) -> tuple[Fraction, Fraction]:
-        """Both ends as rationals."""
-        return Fraction(self.lower), Fraction(self.upper)
-
-    def __float__(self) -> float:
-        low, high = self.bounds
-        return float((low + high) / 2)
 
 
 @dataclass(frozen=True)
@@ -57,6 +36,8 @@ class Answer:
         over_largest: abs(exact) / the largest abs(v) among the tokens that are seen; None where that is 0.
         status: whether abs(exact) is at least c times the magnitude.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = CLOSED
 
     exact: Interval
     magnitude: Interval
@@ -85,7 +66,9 @@ class Attention:
                 continue
             if not is_finite(score):
                 raise InputError(
-                    "a score is NaN or +inf", place="scores", remedy="exact answers are for scores below infinity"
+                    "a score is NaN or +inf",
+                    place="scores",
+                    remedy="exact answers are for scores below infinity",
                 )
             score = reduced(score) if score[0] else ZERO
             self._class.append(classes.setdefault(score, len(classes)))
@@ -191,20 +174,3 @@ def interval(ball: Any) -> Interval:
     """A ball as an interval of decimals."""
     low, high = ends(ball)
     return outward(to_fraction(low), to_fraction(high))
-
-
-def outward(low: Fraction, high: Fraction, digits: int = DIGITS) -> Interval:
-    """Two rationals as decimals of about ``digits`` digits, rounded outward."""
-    return Interval(_decimal(low, digits, False), _decimal(high, digits, True))
-
-
-def _decimal(x: Fraction, digits: int, up: bool) -> str:
-    if not x:
-        return "0"
-    size = x.numerator.bit_length() - x.denominator.bit_length()
-    places = digits - size * 30103 // 100000
-    scaled = x * Fraction(10) ** places
-    whole = -(-scaled.numerator // scaled.denominator) if up else scaled.numerator // scaled.denominator
-    while whole and whole % 10 == 0:
-        whole, places = whole // 10, places - 1
-    return str(Decimal((int(whole < 0), tuple(map(int, str(abs(whole)))), -places)))

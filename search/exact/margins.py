@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from search.exact import elementary
-from search.exact.dyadic import Number, exponent, to_fraction
-from search.exact.operations import WIDE
+from search.exact.dyadic import Number, order, to_fraction
+from search.exact.narrow import Narrow, narrow_places
+from search.exact.operations import WIDE, Operation
 from search.exact.replay import Replay, Row
+from search.exact.text import CLOSED, Rational, Words, rational
 from specs.formats import Format
-from specs.nodes import Cast, Last, Name, Node, Op, Prev, Reduce
-from specs.program import DIM, TOKEN, Program, Site, Type
+from specs.nodes import Cast, Op
+from specs.program import DIM, TOKEN
 from verify.definition import Walker
+from verify.definition.layout import move, tuple_getter
 
-EXPONENTIALS = frozenset(
-    ("exp", "exp2", "triton.exp", "mufu.ex2", "cuda.expf", "cuda.fast_expf", "fa4.exp2", "torch.fexp_u20")
-    + ("glibc.expf",)
-)
+#: A number of ulps, or ``any`` or ``unknown``.
+Survives = int | Literal["any", "unknown"]
 #: f32 ulps by which ex2.approx may be off.
-RISK = 2
+_RISK: Number = (2, 0)
 _BITS = 256
 
 
@@ -38,10 +41,10 @@ class Margin:
     Attributes:
         site: the line.
         format: what it rounds to.
-        of_exp: whether what it rounds is itself the result of an exponential.
+        of_exp: whether it rounds the result of an exponential whose argument no other exponential moves.
         shielded: whether every exponential that the value depends on is rounded by another such place first, so
             that the value moves only if a rounding there changes.
-        count: roundings whose result is used; a weight that meets a value of 0 and nothing else is not.
+        count: roundings whose result is used; a weight that meets only values of 0 is not, nor is a weight of 0.
         distance: the smallest distance from where the rounding goes the other way, in units in the last place of
             the arithmetic's format at the value, as "num/den"; None where ``count`` is 0.
         token: where: the number of the token, None where the place has no tokens.
@@ -49,14 +52,16 @@ class Margin:
         at_risk: roundings with a distance of at most 2 units: those that an exponential of that error may turn.
     """
 
-    site: str
-    format: str
+    __pydantic_config__: ClassVar[ConfigDict] = CLOSED
+
+    site: Words
+    format: Words
     of_exp: bool
     shielded: bool
     count: int
-    distance: str | None
+    distance: Rational | None
     token: int | None
-    value: str | None
+    value: Rational | None
     at_risk: int
 
 
@@ -66,36 +71,33 @@ class Margins:
 
     Attributes:
         places: those that were measured.
-        unmeasured: lines with narrow roundings inside a sum or a borrowed function, which were not.
-        survives: the most ulps by which every exponential may be off without any narrow rounding changing. None
-            where that does not follow: a place is unmeasured, or takes in exponentials unshielded.
+        unmeasured: lines with narrow roundings inside a sum or a borrowed function that an exponential moves.
+        survives: the most ulps by which every exponential may be off without any narrow rounding changing; ``any``
+            where none depends on an exponential; ``unknown`` where a place is unmeasured, or takes in exponentials
+            unshielded.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = CLOSED
+
     places: tuple[Margin, ...]
-    unmeasured: tuple[str, ...]
-    survives: int | None
+    unmeasured: tuple[Words, ...]
+    survives: Survives
 
 
 def margins(found: Replay, row: Row) -> Margins:
     """The margins of a replayed side."""
-    program = found.program
-    lines = _reachable(program, found.site)
     places: list[Margin] = []
     unmeasured: list[str] = []
-    for site in lines:
-        for number, node in enumerate(_narrow(site.expr, program.compute)):
-            first = _inside_first(site.expr, node)
-            margin = None if first else _measured(found, row, site, node, number, lines)
-            if margin is not None:
-                places.append(margin)
-            elif _exposed(program, node, set()):
-                unmeasured.append(site.name)
+    for place in narrow_places(found.program, found.site):
+        margin = _measured(found, row, place)
+        if margin is not None:
+            places.append(margin)
+        elif not place.shielded:
+            unmeasured.append(place.site.name)
     tolerated = [_tolerated(Fraction(m.distance)) for m in places if m.of_exp and m.distance is not None]
-    open_ = [m for m in places if not m.of_exp and not m.shielded and m.count]
-    known = not unmeasured and not open_ and bool(tolerated)
-    return Margins(
-        tuple(places), tuple(dict.fromkeys(unmeasured)), min(tolerated) if known else None
-    )
+    open_ = any(m.count and not m.of_exp and not m.shielded for m in places)
+    survives: Survives = "unknown" if unmeasured or open_ else min(tolerated) if tolerated else "any"
+    return Margins(tuple(places), tuple(dict.fromkeys(unmeasured)), survives)
 
 
 def _tolerated(distance: Fraction) -> int:
@@ -103,147 +105,63 @@ def _tolerated(distance: Fraction) -> int:
     return max(0, -(-distance.numerator // distance.denominator) - 1)
 
 
-# -- which lines, which nodes -------------------------------------------------------------------------------
-
-
-def _reachable(program: Program, root: str) -> list[Site]:
-    """The lines that ``root`` depends on, itself included, in the order of the file."""
-    seen: set[str] = set()
-    open_ = [root]
-    while open_:
-        name = open_.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        open_ += _referred(program, program.sites[name].expr)
-        if name in program.states:
-            open_ += _referred(program, program.states[name].start)
-    return [site for site in program.sites.values() if site.name in seen]
-
-
-def _referred(program: Program, expr: Node) -> list[str]:
-    names = [n.id for n in expr.walk() if isinstance(n, Name)]
-    names += [n.state for n in expr.walk() if isinstance(n, Prev | Last)]
-    return [name for name in names if name in program.sites]
-
-
-def _narrow(expr: Node, compute: Format) -> Iterator[Node]:
-    """The nodes that round to fewer bits than ``compute`` has."""
-    for n in expr.walk():
-        fmt = n.format if isinstance(n, Cast | Op | Reduce) else None
-        if fmt is not None and fmt.p < compute.p:
-            yield n
-
-
-def _inside_first(expr: Node, node: Node) -> bool:
-    firsts = [n.first for n in expr.walk() if isinstance(n, Reduce) and n.first is not None]
-    return any(node in first.walk() for first in firsts)
-
-
-def _is_exponential(program: Program, node: Node) -> bool:
-    if isinstance(node, Name) and node.id in program.sites:
-        return _is_exponential(program, program.sites[node.id].expr)
-    return isinstance(node, Op) and node.op in EXPONENTIALS
-
-
-def _exposed(program: Program, node: Node, seen: set[str]) -> bool:
-    """Whether ``node`` depends on an exponential that no narrow rounding of its own shields."""
-    if isinstance(node, Cast) and node.format.p < program.compute.p and _is_exponential(program, node.arg):
-        return False
-    if isinstance(node, Op) and node.op in EXPONENTIALS:
-        return node.format is None or node.format.p >= program.compute.p
-    below: list[Node] = list(node.children())
-    for name in [node.id] if isinstance(node, Name) else [node.state] if isinstance(node, Prev | Last) else []:
-        if name in program.sites and name not in seen:
-            seen.add(name)
-            below.append(program.sites[name].expr)
-    return any(_exposed(program, n, seen) for n in below)
-
-
-def _only_times_v(lines: list[Site], site: Site, node: Node) -> bool:
-    """Whether a value is used as a factor of ``v`` and nowhere else."""
-    whole = site.expr == node
-    uses = 0
-    for line in lines:
-        for n in line.expr.walk():
-            product = (isinstance(n, Op) and n.op in ("*", "mul")) or (isinstance(n, Reduce) and n.kind == "dot")
-            factors = n.args if isinstance(n, Op | Reduce) else ()
-            with_v = product and any(isinstance(a, Name) and a.id == "v" for a in factors)
-            for child in n.children():
-                same = child == node and line is site
-                if (whole and isinstance(child, Name) and child.id == site.name) or (same and not whole):
-                    if not with_v:
-                        return False
-                    uses += 1
-    return uses > 0
-
-
-# -- the values -------------------------------------------------------------------------------------------
-
-
-def _measured(
-    found: Replay, row: Row, site: Site, node: Node, number: int, lines: list[Site]
-) -> Margin | None:
-    """The margin of one node; None where the exact value that it rounds is out of reach."""
-    program = found.program
-    match node:
-        case Cast(arg=arg, format=fmt):
-            args, wide = (arg,), None
-        case Op(op=op, args=args, format=fmt) if fmt is not None and op in WIDE:
-            wide = WIDE[op](_BITS)
-        case Op(op=op, args=args, format=fmt) if fmt is not None and op in elementary.BALLS:
-            name = op
-            wide = lambda x: elementary.wide(name, x, _BITS)  # noqa: E731
-        case _:
-            return None
-    types = [_type(program, arg) for arg in args]
-    extra = [
-        Site(f"margin {site.name} {number} {i}", site.section, arg, type_, site.place)
-        for i, (arg, type_) in enumerate(zip(args, types, strict=True))
-        if type_ is not None and type_.kind == "float"
-    ]
-    if len(extra) < len(args):  # a number or an integer: no exponential moves it
+def _measured(found: Replay, row: Row, place: Narrow) -> Margin | None:
+    """The margin of one place; None where the exact value that it rounds is out of reach."""
+    unrounded = _unrounded(place)
+    if unrounded is None or not place.operands:
         return None
-    program = replace(program, sites={**program.sites, **{s.name: s for s in extra}})
-    walker = found.walker
-    walker.program = program  # it compiles a line when that is first read
-    axes = frozenset[str]().union(*(s.type.axes for s in extra))
-    times_v = _only_times_v(lines, site, node) and TOKEN in axes
-    of_exp = _is_exponential(program, args[0]) if isinstance(node, Cast) else (
-        isinstance(node, Op) and node.op in EXPONENTIALS
+    walker, compute = found.walker, found.program.compute
+    # The walker compiles a line when that is first read, so lines can be added.
+    walker.program = replace(
+        walker.program, sites={**walker.program.sites, **{s.name: s for s in place.operands}}
     )
-    smallest: tuple[Fraction, int | None, Number] | None = None
+    reads = [walker.read(s.name) for s in place.operands]
+    axes = frozenset[str]().union(*(s.type.axes for s in place.operands))
+    used = [any(values) for values in row.v.tolist()]
+    smallest: tuple[Number, int | None, Number] | None = None
     count = at_risk = 0
-    known: dict[Number, Fraction] = {}
-    used: list[bool] = row.v.any(axis=1).tolist()
+    known: dict[Number, bool] = {}
     for token, index in _positions(walker, axes, len(row.values)):
-        if times_v and token is not None and not used[token]:
+        if place.only_with_v and token is not None and not used[token]:
             continue
-        xs = [walker.read(s.name)(index) for s in extra]
-        x: Number = xs[0] if wide is None else wide(*xs)
+        x = unrounded(*(read(index) for read in reads))
         if not x[0]:
             continue
         if x not in known:
-            known[x] = _distance(x, fmt, program.compute)
-        apart = known[x]
+            apart = _distance(x, place.format, compute)
+            known[x] = order(apart, _RISK) != 1
+            if smallest is None or order(apart, smallest[0]) == -1:
+                smallest = apart, token, x
         count += 1
-        at_risk += apart <= RISK
-        if smallest is None or apart < smallest[0]:
-            smallest = apart, token, x
-    shielded = not of_exp and not any(_exposed(program, a, set()) for a in args)
-    if smallest is None:
-        return Margin(site.name, fmt.name, of_exp, shielded, 0, None, None, None, 0)
-    apart, token, x = smallest
-    value = f"{to_fraction(x).numerator}/{to_fraction(x).denominator}"
+        at_risk += known[x]
+    distance = token = value = None
+    if smallest is not None:
+        apart, token, x = smallest
+        distance, value = rational(to_fraction(apart)), rational(to_fraction(x))
     return Margin(
-        site.name, fmt.name, of_exp, shielded, count, f"{apart.numerator}/{apart.denominator}", token, value, at_risk
+        place.site.name,
+        place.format.name,
+        place.of_exp,
+        place.shielded,
+        count,
+        distance,
+        token,
+        value,
+        at_risk,
     )
 
 
-def _type(program: Program, node: Node) -> Type | None:
-    if isinstance(node, Name) and node.id in program.sites:
-        return program.sites[node.id].type
-    return program.types.get(node)
+def _unrounded(place: Narrow) -> Operation | None:
+    """From the operands to what is rounded, exactly or to many bits; None where no such function is known."""
+    match place.node:
+        case Cast():
+            return lambda x: x
+        case Op(op=op) if op in WIDE:
+            return WIDE[op](_BITS)
+        case Op(op=op) if op in elementary.BALLS:
+            return lambda x: elementary.wide(op, x, _BITS)
+        case _:
+            return None
 
 
 def _positions(walker: Walker, axes: frozenset[str], dims: int) -> Iterator[tuple[int | None, list[Any]]]:
@@ -251,32 +169,32 @@ def _positions(walker: Walker, axes: frozenset[str], dims: int) -> Iterator[tupl
     layout = walker.layout
     others = [a for a in layout.axes if a in axes and a != DIM]
     slots = layout.slots(others)
-    around = layout.slots(layout.around(TOKEN)) if TOKEN in axes else None
-    for point in layout.points(others, frozenset(others), walker.index({})):
-        index = walker.index({})
-        for slot, i in zip(slots, point, strict=True):
-            index[slot] = i
-        token = None if around is None else int(layout.tokens[tuple(index[s] for s in around)])
+    nest = tuple_getter(layout.slots(layout.around(TOKEN)))
+    blank = walker.index({})
+    for point in layout.points(others, frozenset(others), blank):
+        index = blank.copy()
+        move(index, slots, point)
+        token = layout.tokens.item(*nest(index)) if TOKEN in axes else None
         for column in range(dims) if DIM in axes else (None,):
             if column is not None:
                 index[layout.slot[DIM]] = column
             yield token, index
 
 
-def _distance(x: Number, fmt: Format, compute: Format) -> Fraction:
+def _distance(x: Number, fmt: Format, compute: Format) -> Number:
     """From ``x`` to where its rounding to ``fmt`` changes, in ulps of ``compute`` at ``x``."""
-    value = abs(to_fraction(x))
-    binade = exponent(x)
-    step = _power(max(binade, fmt.emin) - fmt.p + 1)
-    edge = Fraction(0) if fmt.rz else Fraction(1, 2)
-    places = value / step - edge
-    below = places.numerator // places.denominator
-    apart = min(places - below, below + 1 - places)
-    if not fmt.rz and binade > fmt.emin:
-        # Below a power of two the values of the format are twice as dense, and the midpoint is nearer.
-        apart = min(apart, (value - _power(binade)) / step + Fraction(1, 4))
-    return apart * step / _power(max(binade, compute.emin) - compute.p + 1)
-
-
-def _power(exponent_: int) -> Fraction:
-    return Fraction(1 << exponent_) if exponent_ >= 0 else Fraction(1, 1 << -exponent_)
+    m, e = abs(x[0]), x[1]
+    size = m.bit_length()
+    binade = size + e - 1
+    cut = max(binade, fmt.emin) - fmt.p + 1 - e  # the place of the last bit that is kept
+    if cut < 2:
+        m, e, cut, size = m << (2 - cut), e - 2 + cut, 2, size + 2 - cut
+    rest, half = m & ((1 << cut) - 1), 1 << (cut - 1)
+    if fmt.rz:
+        apart = min(rest, 2 * half - rest)
+    else:
+        apart = abs(rest - half)
+        if binade > fmt.emin:
+            # Below a power of two the values of the format are twice as dense, and the midpoint is nearer.
+            apart = min(apart, m - (1 << (size - 1)) + half // 2)
+    return apart, e - (max(binade, compute.emin) - compute.p + 1)

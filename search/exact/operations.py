@@ -168,6 +168,6 @@ def rounded(wide: Wide, fmt: Format) -> Operation:
         return lambda *xs: last(wide(*map(flushed, xs)))
     if wide is multiply:
         return lambda x, y: last((x[0] * y[0], x[1] + y[1]) if x[0] and y[0] else multiply(x, y))
-    if wide is fused:
-        return lambda x, y, z: last(fused(x, y, z))
+    if wide is add or wide is subtract:
+        return lambda x, y: last(wide(x, y))
     return lambda *xs: last(wide(*xs))

@@ -7,6 +7,7 @@ other. Only the integers of the rules come from the bound program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -85,7 +86,7 @@ def pieces(rule: LevelRule, tokens: Tokens) -> list[Tokens]:
     skip = min(integer(rule.skip, 0), units_of_whole)
     each = -(-(units_of_whole - skip) // n)
     edges = [0, *((skip + i * each) * unit for i in range(1, n + 1))]
-    return [tokens[low:high] for low, high in zip(edges, edges[1:], strict=False)]
+    return [tokens[low:high] for low, high in pairwise(edges)]
 
 
 def integer(node: Node | None, default: int) -> int:

@@ -54,7 +54,9 @@ def fold(tree: Tree, steps: Steps, products: bool) -> Callable[[Terms, Number | 
 
 def _fold(tree: Tree, steps: Steps, products: bool) -> Fold:
     if ("fma" in tree.flags or tree.kind == "mma") and not products:
-        raise SpecError(f"{tree.kind} fuses products, and these terms are none", remedy="write dot(a, b, tree)")
+        raise SpecError(
+            f"{tree.kind} fuses products, and these terms are none", remedy="write dot(a, b, tree)"
+        )
     match tree.kind:
         case "seq":
             return _sequence(tree, steps, products)
@@ -95,9 +97,8 @@ def _sequence(tree: Tree, steps: Steps, products: bool) -> Fold:
     def sequence(terms: Terms, start: Number | None) -> Number:
         given = list(terms)
         if swapped and len(given) > 1:
-            first, second = given[:2]
-            given[:2] = [first]
-            start = mul(*second) if start is None else fma(*second, start)
+            a, b = given.pop(1)
+            start = mul(a, b) if start is None else fma(a, b, start)
         elif backwards:
             given.reverse()
         total = ZERO if start is None else start
@@ -119,9 +120,9 @@ def _sequence(tree: Tree, steps: Steps, products: bool) -> Fold:
 def _leaves(tree: Tree, steps: Steps, products: bool, terms: Terms) -> list[Number | None]:
     """What the lowest level of a tree adds: terms, rounded products, or fused pairs of products."""
     if "fma" in tree.flags:
-        odd = [steps.mul(*terms[-1])] if len(terms) % 2 else []
+        odd = [steps.mul(a, b) for a, b in terms[-1:]] if len(terms) % 2 else []
         pairs = zip(terms[0::2], terms[1::2], strict=False)
-        return [steps.fma(a, b, steps.mul(*second)) for (a, b), second in pairs] + odd
+        return [*(steps.fma(a, b, steps.mul(*second)) for (a, b), second in pairs), *odd]
     return [steps.mul(a, b) for a, b in terms] if products else list(terms)
 
 
