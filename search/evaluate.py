@@ -24,6 +24,8 @@ from verify.numerics.rounding import round_array, store
 
 #: Slots of one call: candidates x tokens x (1 + dims).
 MAX_SLOTS = 1 << 22
+#: Inputs of at most so many tokens are cheap: they are evaluated so many at a time, that one function serves all.
+SMALL, SMALL_BATCH = 1024, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +140,10 @@ class Evaluator:
         cut = copy.copy(self)
         cut.plan = compact(self.plan, support)
         cut.kv_len = len(support)
-        cut.tables = tables(cut.plan, tuple(1 << (n - 1).bit_length() for n in shape_of(cut.plan)))
+        own = shape_of(cut.plan)
+        least = (*([8] + [1] * (len(own) - 2) if len(own) > 1 else []), 2)
+        shape = tuple(max(m, 1 << (n - 1).bit_length()) for n, m in zip(own, least, strict=True))
+        cut.tables = tables(cut.plan, shape)
         return cut
 
     def batch(self, dims: int) -> int:
@@ -171,7 +176,7 @@ class Evaluator:
 
         wanted = list(dict.fromkeys((self.site, "output")))
         real = inputs.count
-        inputs = _padded(inputs)
+        inputs = _padded(inputs, SMALL_BATCH if self.kv_len <= SMALL else 1)
         n, tokens = inputs.scores.shape
         compute = self.program.compute
         values = store(inputs.values.transpose(1, 0, 2).astype(np.float64), self.value_format)
@@ -194,9 +199,9 @@ class Evaluator:
         return Outputs(taken[self.site].astype(np.float64), taken["output"], self.format)
 
 
-def _padded(inputs: Inputs) -> Inputs:
+def _padded(inputs: Inputs, least: int) -> Inputs:
     """The batch, filled up to a power of two by its last candidate, so that few shapes are compiled."""
-    size = 1 << max(0, inputs.count - 1).bit_length()
+    size = max(least, 1 << max(0, inputs.count - 1).bit_length())
     if size == inputs.count:
         return inputs
     return inputs.pick(np.minimum(np.arange(size), inputs.count - 1))

@@ -72,6 +72,8 @@ class Target:
         self.objective = objective or Objective()
         self.evaluators = tuple(Evaluator(side, space) for side in sides)
         self.support: NDArray[np.int64] | None = None
+        #: Whether tokens of weight zero may be left out on every side: see `search.compact`.
+        self.compactable = space.kind == "scores" and all(compactable(e.program) for e in self.evaluators)
         self._count = [0]
         formats = {str(e.format) for e in self.evaluators}
         if len(formats) > 1:
@@ -97,16 +99,15 @@ class Target:
         """Who owns which token, on each side, of the whole sequence."""
         return Geometry.of([e.plan for e in self.evaluators])
 
-    @property
-    def compactable(self) -> bool:
-        """Whether tokens of weight zero may be left out on every side."""
-        return all(compactable(e.program) for e in self.evaluators)
-
     def on(self, support: NDArray[np.int64]) -> Target:
-        """The target on some tokens alone, ascending; see `search.compact`. `expand` puts the others back."""
+        """The target on some tokens alone, ascending; `expand` puts the others back.
+
+        Where they may not be left out (see `search.compact`) they are put back before every evaluation.
+        """
         cut = copy.copy(self)
         cut.support = support
-        cut.evaluators = tuple(e.on(support) for e in self.evaluators)
+        if self.compactable:
+            cut.evaluators = tuple(e.on(support) for e in self.evaluators)
         return cut
 
     def expand(self, inputs: Inputs) -> Inputs:
@@ -122,7 +123,8 @@ class Target:
 
     def measure(self, inputs: Inputs) -> Measured:
         """Evaluate a batch on every side."""
-        outputs = tuple(e.run(inputs) for e in self.evaluators)
+        whole = inputs if self.compactable else self.expand(inputs)
+        outputs = tuple(e.run(whole) for e in self.evaluators)
         self._count[0] += inputs.count
         return Measured(inputs, self.objective.score(outputs), violation(inputs, self.space), outputs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -185,17 +185,22 @@ def construct(
     keep: int = 8,
     most: int = 24,
     until: float = math.inf,
+    evaluations: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Seed]:
     """The best constructed candidates, best first.
 
     Args:
-        target: the whole target; it must be `Target.compactable`.
+        target: the whole target.
         seed: picks cells where there are many.
         eps: how far weights stay from the midpoints of the narrow format, relative.
         keep: how many come back.
         most: templates that are evaluated, those with tokens of value 0 not counted.
         until: objective at which it stops.
+        evaluations: how many candidates it may evaluate; None: any number.
+        stop: asked between templates.
     """
+    first = target.evaluations
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     geometry = target.geometry
     units = [unit_of(e.program) for e in target.evaluators]
@@ -205,7 +210,8 @@ def construct(
     gains = dict.fromkeys(range(len(target.sides)), 1.0)
 
     def enough() -> bool:
-        return bool(found) and max(s.score for s in found) >= until
+        spent = evaluations is not None and target.evaluations - first >= evaluations
+        return spent or stop() or (bool(found) and max(s.score for s in found) >= until)
 
     for number, (template, light) in enumerate(templates(target, rng, eps)):
         if number == most or enough():
@@ -237,7 +243,7 @@ def construct(
 def _tried(template: Template, target: Target) -> list[Seed]:
     """The best candidate of a template, where it is feasible."""
     cut = target.on(template.tokens)
-    few = SIGNIFICANDS if len(template.tokens) <= 128 else SIGNIFICANDS[::4]
+    few = SIGNIFICANDS if target.compactable else SIGNIFICANDS[::16]
     measured = cut.measure(candidates(template, cut, few))
     for _ in range(2):
         measured = cut.measure(scaled(measured, template))
