@@ -31,19 +31,19 @@ MAX_TEXT = 1 << 24
 
 TABLES = {
     "campaign": "CREATE TABLE campaign (name TEXT NOT NULL, title TEXT NOT NULL, file TEXT NOT NULL, "
-    "work TEXT NOT NULL, created TEXT NOT NULL)",
+    "work TEXT NOT NULL, created TEXT NOT NULL) STRICT",
     "runs": "CREATE TABLE runs (id INTEGER PRIMARY KEY, began TEXT NOT NULL, ended TEXT, how TEXT, "
-    "engine TEXT NOT NULL, workers INTEGER NOT NULL, versions TEXT NOT NULL)",
+    "engine TEXT NOT NULL, workers INTEGER NOT NULL, versions TEXT NOT NULL) STRICT",
     "cases": "CREATE TABLE cases (id TEXT PRIMARY KEY, position INTEGER, body TEXT NOT NULL, "
-    "status TEXT NOT NULL) WITHOUT ROWID",
+    "status TEXT NOT NULL) STRICT, WITHOUT ROWID",
     "attempts": "CREATE TABLE attempts (case_id TEXT NOT NULL, number INTEGER NOT NULL, run_id INTEGER NOT NULL, "
     "ended TEXT NOT NULL, alone INTEGER NOT NULL, seconds REAL NOT NULL, message TEXT NOT NULL, "
-    "PRIMARY KEY (case_id, number)) WITHOUT ROWID",
+    "PRIMARY KEY (case_id, number)) STRICT, WITHOUT ROWID",
     "results": "CREATE TABLE results (case_id TEXT PRIMARY KEY, found TEXT NOT NULL, best_ulp REAL, "
     "integer_ulp INTEGER, bound_ulp REAL, evaluations INTEGER NOT NULL, cut_by_wall_time INTEGER NOT NULL, "
-    "witness TEXT, details TEXT NOT NULL) WITHOUT ROWID",
+    "witness TEXT, details TEXT NOT NULL) STRICT, WITHOUT ROWID",
     "events": "CREATE TABLE events (id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, at TEXT NOT NULL, "
-    "kind TEXT NOT NULL, message TEXT NOT NULL)",
+    "kind TEXT NOT NULL, message TEXT NOT NULL) STRICT",
 }
 
 
@@ -93,7 +93,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             return reader
         reader.close()
         return _writer(path)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # also a message of SQLite may be no UTF-8
         raise InputError(
             f"cannot be read: {error}",
             place=str(path),
@@ -160,7 +160,13 @@ def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
     connection.execute("PRAGMA trusted_schema = OFF")
+    connection.text_factory = _text
     return connection
+
+
+def _text(data: bytes) -> str:
+    """A text of a database that may be damaged."""
+    return data.decode("utf-8", "replace")
 
 
 @contextmanager

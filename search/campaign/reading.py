@@ -226,7 +226,7 @@ def load(path: str | Path) -> Loaded:
             EventRow(*row)
             for row in connection.execute("SELECT run_id, at, kind, message FROM events ORDER BY id")
         )
-    except (sqlite3.Error, TypeError) as error:
+    except (sqlite3.Error, TypeError, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot be read: {error}",
             place=str(folder / FILE),

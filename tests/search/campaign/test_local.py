@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,52 +88,95 @@ def test_only_with_a_flag_are_bad_cases_run_again(tmp_path, marked):
     assert len(load(folder).runs) == 1
     resume(folder, workers=1, work=name(working.mixed), retry=True)
     rows = {row.case.seed: row for row in load(folder).cases}
+    assert len(load(folder).runs) == 2
     assert statuses(folder) == {0: "done", working.KILLED: "crashed", working.RAISES: "failed"}
     # known to kill its worker: alone at once
     assert [rows[seed].attempts for seed in (0, working.KILLED, working.RAISES)] == [1, 3, 2]
 
 
-def press(marked: Path, *counts: int) -> threading.Thread:
-    """Send Ctrl-C to this process each time that so many cases have started; let them go on after the last."""
+SCRIPT = """
+import json, sys
+from search.campaign import start
+from tests.search.campaign.making import campaign
+made = start(campaign(range(6)), sys.argv[1], work=sys.argv[2], workers=2, notice=print)
+print(json.dumps(made.to_json()))
+"""
 
-    def watch() -> None:
-        deadline = time.monotonic() + 30
-        for count in counts:
-            while marks(marked, "started") < count and time.monotonic() < deadline:
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.3)
-        (marked / "go").touch()
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
+@contextmanager
+def process(folder: Path, marked: Path) -> Iterator[subprocess.Popen[str]]:
+    """A coordinator in a process group of its own, as in a shell, with two cases under way."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), name(working.waits)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as made:
+        deadline = time.monotonic() + 60
+        while marks(marked, "started") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert made.poll() is None
+        try:
+            yield made
+        finally:
+            if made.poll() is None:
+                os.killpg(made.pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_ctrl_c_lets_what_runs_finish_and_saves_it(tmp_path, marked):
     folder = tmp_path / "a"
-    said: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
-    thread = press(marked, 2)
-    summary = run(range(6), folder, working.waits, workers=2, notice=said.append)
-    thread.join()
-    assert signal.getsignal(signal.SIGINT) is before
-    assert summary.interrupted
-    assert (summary.counts["done"], summary.counts["pending"]) == (2, 4)
-    assert len(said) == 1
+    with process(folder, marked) as running:
+        os.killpg(running.pid, signal.SIGINT)  # a terminal sends it to the workers, too
+        assert running.stdout is not None
+        assert "Ctrl-C again stops now" in running.stdout.readline()
+        (marked / "go").touch()
+        summary = json.loads(running.stdout.readline())
+        assert running.wait(30) == 0
+    assert summary["interrupted"]
+    assert (summary["done"], summary["pending"], summary["crashed"]) == (2, 4, 0)
     assert load(folder).runs[0].how == "interrupted"
+    assert [row.attempts for row in load(folder).cases] == [1, 1, 0, 0, 0, 0]
     done = resume(folder, workers=2, work=name(working.waits))
     assert not done.interrupted
     assert done.counts["done"] == 6
     assert marks(marked, "started") == 6
 
 
-def test_a_second_ctrl_c_stops_at_once(tmp_path, marked):
+@pytest.mark.skipif(sys.platform == "win32", reason="workers do not see that their parent is gone")
+def test_a_coordinator_that_is_killed_leaves_a_readable_database_and_no_workers(tmp_path, marked):
     folder = tmp_path / "a"
-    run([7], folder, working.good, workers=1)
-    load(folder)
-    began = time.monotonic()
+    with process(folder, marked) as running:
+        with pytest.raises(InputError, match="another process runs this campaign"):
+            resume(folder, work=name(working.waits))
+        assert load(folder).summary.total == 6  # it is read while it runs
+        workers = [int(path.name.split(".")[1]) for path in marked.glob("started.*")]
+        assert all(alive(pid) for pid in workers)
+        running.kill()
+        running.wait(10)
+        deadline = time.monotonic() + 10
+        while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(alive(pid) for pid in workers)
+    loaded = load(folder)
+    assert loaded.runs[-1].how is None
+    assert {row.status for row in loaded.cases} == {"pending"}
+    (marked / "go").touch()
+    assert resume(folder, work=name(working.waits), workers=1).counts["done"] == 6
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path, marked):
     # the file `go` is never there: without the second Ctrl-C this takes 20 s
+    began = time.monotonic()
     stopper = Interrupts(lambda _: None)
 
     def twice(progress):
@@ -137,8 +184,6 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, marked):
             stopper.add()
             stopper.add()
 
-    with pytest.raises(InputError, match="work function"):
-        resume(folder, work=name(working.waits))
     summary = run(range(4), tmp_path / "b", working.waits, workers=2, interrupts=stopper, progress=twice)
     assert time.monotonic() - began < 15
     assert summary.interrupted
