@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search.exact.dyadic import INF, NAN, Number, from_float
-from search.exact.replay import Row, exact_scores
+from search.exact.dyadic import INF, NAN, from_float
+from search.exact.products import exact_scores
+from search.exact.replay import Row
 from specs.errors import InputError
 
 
@@ -80,12 +81,8 @@ def row_of(
     factor = float(len(row)) ** -0.5 if scale is None else float(scale)
     if not math.isfinite(factor):
         raise InputError(f"scale = {factor}", place="scale", remedy="give a finite number")
-    exact = exact_scores(_numbers(row), [_numbers(key) for key in lead], from_float(factor), low, high)
+    exact = exact_scores(row, lead, from_float(factor), low, high)
     return Row(exact, columns, v_, row, lead, factor, low, high, query)
-
-
-def _numbers(x: NDArray[np.float64]) -> list[Number]:
-    return [from_float(y) for y in x.tolist()]
 
 
 def _floats(name: str, x: Any) -> NDArray[np.float64]:

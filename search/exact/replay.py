@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.exact.arithmetic import ExactArithmetic
-from search.exact.dyadic import NEG_INF, Number, is_finite, order, rounder, to_float
-from search.exact.operations import add, multiply
+from search.exact.dyadic import Number, is_finite, order, rounder, to_float
 from search.exact.partition import difference, partition
 from search.sides import Side, before_rounding
 from specs.context import make_context
@@ -185,19 +184,3 @@ def _objects(numbers: Sequence[Number]) -> NDArray[Any]:
     array: NDArray[Any] = np.empty(len(numbers), dtype=np.object_)
     array[:] = numbers
     return array
-
-
-def exact_scores(
-    q: Sequence[Number], k: Sequence[Sequence[Number]], scale: Number, low: int, high: int
-) -> list[Number]:
-    """``q * k`` times the scale, exactly, of the tokens that are seen; NEG_INF of the others."""
-    found: list[Number] = []
-    for token, key in enumerate(k):
-        if not low <= token < high:
-            found.append(NEG_INF)
-            continue
-        total: Number = (0, 0)
-        for x, y in zip(q, key, strict=True):
-            total = add(total, multiply(x, y))
-        found.append(multiply(total, scale))
-    return found

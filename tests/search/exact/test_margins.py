@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from search.exact.arithmetic import ExactArithmetic
+from search.exact.dyadic import Number, exponent, rounder, to_bits
 from search.exact.inputs import row_of
 from search.exact.margins import Margins, margins
+from search.exact.operations import add
 from search.exact.replay import replay
 from search.sides import Side, load_side
 from specs import load_platform, parse_spec
+from specs.formats import BASES, Format
 from tests.verify.small import HEADER
 
 TOKENS = """
@@ -118,3 +124,53 @@ def test_margins_of_an_operation_that_names_its_format() -> None:
     (place,) = [p for p in got.places if p.site == "a"]
     assert place.shielded
     assert Fraction(place.distance or "0") == (Fraction(1, 2**8) - Fraction(1, 2**14)) * 2**23
+
+
+class OtherExp(ExactArithmetic):
+    """An exponential that is off by up to ``ulps`` units of f32, more for some arguments than for others."""
+
+    def __init__(self, ulps: int, seed: int | None) -> None:
+        super().__init__()
+        self.ulps, self.seed = ulps, seed
+
+    def operation(self, op: str, operands: Any, fmt: Format) -> Any:
+        """As of the base class, but for exp."""
+        right = super().operation(op, operands, fmt)
+        if op != "exp":
+            return right
+
+        def off(x: Number) -> Number:
+            y = right(x)
+            if not y[0]:
+                return y
+            draw = (
+                self.ulps
+                if self.seed is None
+                else random.Random(f"{self.seed} {x}").randint(-self.ulps, self.ulps)
+            )
+            return rounder(fmt)(add(y, (draw, exponent(y) - 23)))
+
+        return off
+
+
+XQA = load_side("walkthrough.xqa@h200")
+
+
+def weights(scores: list[float], arithmetic: ExactArithmetic) -> list[int]:
+    row = row_of({}, scores=scores, values=[1.0] * len(scores))
+    found = replay(XQA, {"kv_len": len(scores)}, row, arithmetic)
+    read = found.walker.value
+    return [to_bits(read("weight", {"group": 0, "token": t}), BASES["bf16"]) for t in range(len(scores))]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(-16, 0, width=32), min_size=1, max_size=12), st.integers(0, 9))
+def test_another_exponential_within_the_margin_changes_no_weight(scores: list[float], seed: int) -> None:
+    got = measured(XQA, scores, [1.0] * len(scores))
+    n = got.survives
+    assert isinstance(n, int)
+    right = weights(scores, ExactArithmetic())
+    assert weights(scores, OtherExp(n, seed)) == right
+    assert weights(scores, OtherExp(-n, None)) == right
+    # Two units more go past the midpoint, on one of its sides.
+    assert any(weights(scores, OtherExp(sign * (n + 2), None)) != right for sign in (1, -1))

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from search.exact.arithmetic import ExactArithmetic
-from search.exact.dyadic import from_float, to_float, to_fraction
+from search.exact.dyadic import NEG_INF, from_float, to_float, to_fraction
 from search.exact.inputs import row_of
-from search.exact.replay import columns, exact_scores, replay
+from search.exact.products import exact_scores
+from search.exact.replay import columns, replay
 from search.sides import Side, load_side
 from specs import load_platform, parse_spec
 from specs.errors import InputError, UnsupportedError
@@ -50,7 +51,7 @@ def both(which: Side, context: dict[str, Any], feed: Any, **arrays: Any) -> None
     row = row_of(context, **arrays)
     found = replay(which, {**context, "kv_len": row.kv_len}, row, ExactArithmetic())
     assert found.partition_difference == ""
-    scalars = {name: x for name, x in found.walker.inputs.scalars.items()}
+    scalars = found.walker.inputs.scalars
     inputs = RowInputs(q=row.q, k=row.k, v=row.v, scalars=scalars, query=row.query, feed=feed(found.program))
     oracle = Walker(found.program, which.plan({**context, "kv_len": row.kv_len}), inputs, ScalarArithmetic())
     for site, got in ((found.site, found.before), ("output", found.output)):
@@ -153,12 +154,26 @@ def test_any_other_site_can_be_read() -> None:
 
 
 def test_exact_scores_are_exact() -> None:
-    big, tiny = 2.0**100, 2.0**-100
-    q = [from_float(x) for x in (big, tiny, 1.0)]
-    k = [[from_float(x) for x in row] for row in ((1.0, 1.0, -3.0), (0.0, 0.0, 0.0))]
-    (first, second) = exact_scores(q, k, from_float(0.5), 0, 2)
+    q, k = (
+        np.array([2.0**100, 2.0**-100, 1.0]),
+        np.array([[1.0, 1.0, -3.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]),
+    )
+    first, second, third = exact_scores(q, k, from_float(0.5), 0, 2)
     assert to_fraction(first) == (2**100 - 3 + Fraction(1, 2**100)) / 2
     assert to_fraction(second) == 0
+    assert third == NEG_INF
+
+
+ELEMENT = st.one_of(
+    st.floats(-8, 8, width=16), st.floats(-1e4, 1e4), st.sampled_from([0.0, 2.0**-1074, 1e300])
+)
+
+
+@given(st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=8))
+def test_exact_scores_are_sums_of_fractions(pairs: list[tuple[float, float]]) -> None:
+    q, k = np.array([p[0] for p in pairs]), np.array([[p[1] for p in pairs]])
+    (found,) = exact_scores(q, k, from_float(0.125), 0, 1)
+    assert to_fraction(found) == sum(Fraction(x) * Fraction(y) for x, y in pairs) / 8
 
 
 @pytest.mark.parametrize(
@@ -201,7 +216,7 @@ def test_ready_scores_for_a_spec_that_scales_them_later() -> None:
         + '[token]\nscore = "sum(q * k, seq())"\n[row]\nw = "exp(score * scale)"\noutput = "sum(w * v, seq())"\n'
     )
     own = Side(spec, load_platform("h200"))
-    with pytest.raises(UnsupportedError, match="'w' of test.small scales the scores"):
+    with pytest.raises(UnsupportedError, match=r"'w' of test\.small scales the scores"):
         replay(own, {"kv_len": 1}, row_of({}, scores=[0.0], values=[1.0]), ExactArithmetic())
 
 
