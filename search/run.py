@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,8 @@ Status = Literal["found", "nothing", "infeasible", "identical"]
 CONTENT = 0.995
 #: Part of the budget that constructed inputs may take.
 CONSTRUCTED = 0.5
+#: Up to this length evolution over every token is worth its time after inputs were constructed.
+SHORT = 1024
 
 
 @dataclass(frozen=True)
@@ -328,7 +331,8 @@ def search(
         for number, start in enumerate(_different(state.seeds)[:2]):
             share = state.left() // 2 if number == 0 else state.left() // 4
             state.step("evolve", lambda start=start, share=share: state.evolve(start, share))
-    state.step("scratch", lambda: state.scratch(state.left()))
+    if not state.seeds or space.kv_len <= SHORT:
+        state.step("scratch", lambda: state.scratch(state.left()))
     return _outcome(state, blank)
 
 
@@ -348,32 +352,43 @@ def _outcome(state: _Search, blank: Outcome) -> Outcome:
 
 
 def _bound(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[Bound | None, str]:
-    """The upper bound of the smallest distance of any two sides: that of the pair that has the smallest."""
-    if objective.metric != "ulp" or objective.single is not None:
-        return None, f"there is no bound for {objective.metric} with one side singled out" * (
-            objective.single is not None
-        ) or f"there is no bound for {objective.metric}"
+    """The upper bound of the smallest distance of any two sides.
+
+    Of n numbers on a line the two nearest are at most the range over n - 1 apart.
+    """
+    if objective.metric != "ulp":
+        return None, f"there is no bound for {objective.metric}"
+    if objective.single is not None:
+        return None, "there is no bound for one side singled out"
     if space.cancellation <= 0:
         return None, "without a bound on cancellation there is no bound on the distance"
     found: list[Bound] = []
     why = ""
-    for i in range(len(sides)):
-        for j in range(i + 1, len(sides)):
-            try:
-                found.append(
-                    upper_bound(
-                        sides[i],
-                        sides[j],
-                        context=space.full_context(),
-                        cancellation=space.exact_cancellation,
-                        score_box=space.score_box,
-                    )
+    for a, b in combinations(sides, 2):
+        try:
+            found.append(
+                upper_bound(
+                    a,
+                    b,
+                    context=space.full_context(),
+                    cancellation=space.exact_cancellation,
+                    score_box=space.score_box,
                 )
-            except (UnsupportedError, SpecError) as error:
-                why = error.cause
+            )
+        except (UnsupportedError, SpecError) as error:
+            why = error.cause
     if not found:
         return None, why
-    return min(found, key=lambda b: b.real), ""
+    least = min(found, key=lambda b: b.real)
+    widest = max(found, key=lambda b: b.real)
+    gaps = len(sides) - 1
+    if why or widest.real / gaps >= least.real:
+        return least, ""
+    real = widest.real / gaps
+    spread = f"the outputs lie at most {widest.real:.4f} apart: {widest.reason}"
+    return replace(
+        widest, real=real, first_order=widest.first_order / gaps, integer=math.floor(real) + 1, reason=spread
+    ), ""
 
 
 def _infeasible(space: Space) -> str:
