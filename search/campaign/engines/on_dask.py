@@ -11,6 +11,7 @@ worker are computed again by the scheduler, unasked.
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from typing import Any
@@ -42,11 +43,16 @@ class DaskEngine:
         except ImportError:
             raise missing("distributed", "dask") from None
         self.label = f"dask://{address}"
+        # What it has to say of a lost scheduler, `EngineError` says without a traceback.
+        self._log = logging.getLogger("distributed.client")
+        self._level = self._log.level
+        self._log.setLevel(logging.CRITICAL)
         self._most = workers
         self._connect, self._patience = connect, patience
         try:
             self._client: Any = Client(f"tcp://{address}", timeout=connect, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
+            self._log.setLevel(self._level)
             raise EngineError(
                 f"no scheduler answers: {error}",
                 place=self.label,
@@ -120,6 +126,7 @@ class DaskEngine:
             self._client.cancel(list(self._futures.values()), force=True)
         self._futures.clear()
         self._client.close(timeout=self._connect)
+        self._log.setLevel(self._level)
 
     def _check_workers(self) -> None:
         deadline = time.monotonic() + min(self._connect, self._patience)

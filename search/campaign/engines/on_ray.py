@@ -8,6 +8,8 @@ case that kills its process costs the cluster nothing, and a worker or node that
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from search.campaign.engines import Ended, EngineError, missing, same_versions
@@ -45,14 +47,16 @@ class RayEngine:
         """See `Engine`: the CPUs of the cluster as it is now."""
         moment = time.monotonic()
         if moment - self._counted > REFRESH:
-            self._cpus = int(self._ask(self._ray.cluster_resources).get("CPU", 0))
+            with self._connected():
+                self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
             self._counted = moment
         there = max(1, self._cpus)
         return there if self._most is None else min(there, self._most)
 
     def submit(self, key: str, payload: str) -> None:
         """See `Engine`."""
-        self._refs[self._ask(lambda: self._call.remote(payload))] = key
+        with self._connected():
+            self._refs[self._call.remote(payload)] = key
 
     def wait(self, seconds: float) -> list[Ended]:
         """See `Engine`."""
@@ -60,22 +64,21 @@ class RayEngine:
             time.sleep(seconds)
             return []
         refs = list(self._refs)
-        if not self._ask(lambda: self._ray.wait(refs, num_returns=1, timeout=seconds))[0]:
-            return []
-        ready, _ = self._ask(lambda: self._ray.wait(refs, num_returns=len(refs), timeout=0))
-        return [self._end(ref) for ref in ready]
+        with self._connected():  # which anything may find broken, the hash of a reference among them
+            if not self._ray.wait(refs, num_returns=1, timeout=seconds)[0]:
+                return []
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+            return [self._end(ref) for ref in ready]
 
     def close(self, *, at_once: bool) -> None:
         """See `Engine`."""
-        if at_once:
-            for ref in self._refs:
-                try:
-                    self._ray.cancel(ref, force=True)
-                except Exception:  # the cluster is being left, for whatever reason
-                    break
-        self._refs.clear()
+        refs, self._refs = list(self._refs), {}
+        with suppress(Exception):  # the cluster may be gone
+            for ref in refs if at_once else ():
+                self._ray.cancel(ref, force=True)
         if self._own:
-            self._ray.shutdown()
+            with suppress(Exception):
+                self._ray.shutdown()
 
     def _connect(self, address: str, workers: int | None) -> None:
         if not self._own:
@@ -124,13 +127,13 @@ class RayEngine:
             errors.ObjectLostError,
         ) as error:
             return Ended(key, None, f"{type(error).__name__}: {_first_line(error)}")
-        except Exception as error:
-            raise self._lost(error) from None
 
-    def _ask(self, question: Any) -> Any:
+    @contextmanager
+    def _connected(self) -> Generator[None]:
+        """Turn whatever Ray's layers raise into an `EngineError`."""
         try:
-            return question()
-        except Exception as error:  # Ray raises whatever its layers raise
+            yield
+        except Exception as error:
             raise self._lost(error) from None
 
     def _lost(self, why: object) -> EngineError:
