@@ -200,6 +200,7 @@ def certify(
     k: ArrayLike | None = None,
     v: ArrayLike | None = None,
     scale: float | None = None,
+    row: int = 0,
     cancellation: Fraction | float = 0.5,
     score_box: Fraction | float = 20.0,
     value_box: Fraction | float = 8.0,
@@ -210,7 +211,7 @@ def certify(
     Args:
         sides: one backend or more.
         context: what formulas see besides the platform; ``kv_len`` may be left to the arrays.
-        scores, values, q, k, v, scale: one row, as `search.exact.inputs.row_of` takes it.
+        scores, values, q, k, v, scale, row: one row, as `search.exact.inputs.row_of` takes it.
         cancellation: c, as the decimal that was meant: 0.1 is a tenth.
         score_box, value_box: bounds on the magnitudes of scores and values.
         outputs: by side, what the emulator stored, ``[dim]`` in the output's dtype; None: it is not compared.
@@ -223,23 +224,23 @@ def certify(
         raise InputError("no side", place="sides", remedy="give one backend or more")
     c = _decimal("cancellation", cancellation)
     boxes = _decimal("score_box", score_box), _decimal("value_box", value_box)
-    row = row_of(context, scores, values, q, k, v, scale)
-    full = {**context, "kv_len": row.kv_len}
+    given = row_of(context, scores, values, q, k, v, scale, row)
+    full = {**context, "kv_len": given.kv_len}
     arithmetic = ExactArithmetic()
-    replays = [replay(side, full, row, arithmetic) for side in sides]
-    attention = Attention(row.scores)
-    answers = tuple(attention.column(column, c) for column in row.values)
-    certified = tuple(_side(found, row, answers) for found in replays)
+    replays = [replay(side, full, given, arithmetic) for side in sides]
+    attention = Attention(given.scores)
+    answers = tuple(attention.column(column, c) for column in given.values)
+    certified = tuple(_side(found, given, answers) for found in replays)
     errors = [f"{r.side.label}: {r.partition_difference}" for r in replays if r.partition_difference]
     if outputs is not None:
         errors += _compared(replays, outputs)
-    seen = [abs(to_fraction(s)) for s in set(row.scores) if is_finite(s)]
-    held = [abs(to_fraction(x)) for x in set().union(*map(set, row.values))]
+    seen = [abs(to_fraction(s)) for s in set(given.scores) if is_finite(s)]
+    held = [abs(to_fraction(x)) for x in set().union(*map(set, given.values))]
     return Certificate(
         schema=SCHEMA,
-        kind="scores" if row.q is None else "qkv",
-        kv_len=row.kv_len,
-        dims=len(row.values),
+        kind="scores" if given.q is None else "qkv",
+        kv_len=given.kv_len,
+        dims=len(given.values),
         cancellation=rational(c),
         sides=certified,
         distances=tuple(_distance(certified, a, b) for a, b in combinations(range(len(sides)), 2)),

@@ -23,6 +23,7 @@ def row_of(
     k: ArrayLike | None = None,
     v: ArrayLike | None = None,
     scale: float | None = None,
+    row: int = 0,
 ) -> Row:
     """One query row from ``scores`` and ``values``, or from ``q``, ``k`` and ``v``.
 
@@ -30,8 +31,10 @@ def row_of(
         context: what formulas see; ``causal`` and ``window`` mask as they do in the emulator.
         scores: ``[token]``, scaled; -inf masks.
         values: ``[token]`` or ``[token, dim]``.
-        q: ``[depth]``, the last query of the sequence. k: ``[token, depth]``. v: ``[token]`` or ``[token, dim]``.
+        q: ``[depth]``, the last query of the sequence; or ``[row, depth]``, that query in every head of one KV head.
+        k: ``[token, depth]``. v: ``[token]`` or ``[token, dim]``.
         scale: the softmax scale, taken as the double that it is; by default ``depth ** -0.5``.
+        row: which of the rows of ``q``. A spec that computes rows together sees all of them.
 
     Raises:
         InputError: not one of the two, a wrong shape, or a number that is not finite.
@@ -70,19 +73,26 @@ def row_of(
         exact = [from_float(x) for x in seen.tolist()]
         if any(x in (INF, NAN) for x in set(exact)):
             raise InputError("a score is NaN or +inf", place="scores", remedy="give scores below infinity")
-        return Row(exact, columns, v_, None, None, 1.0, low, high, query)
-    row = arrays["q"]
-    if row.ndim != 1 or lead.shape[1] != len(row) or not len(row):
+        return Row(exact, columns, v_, None, None, (), 1.0, low, high, query)
+    queries = np.atleast_2d(arrays["q"])
+    if (
+        queries.ndim != 2
+        or lead.shape[1] != queries.shape[1]
+        or not queries.size
+        or not 0 <= row < len(queries)
+    ):
         raise InputError(
-            f"q of shape {row.shape} and k of shape {lead.shape}",
+            f"row {row} of q of shape {arrays['q'].shape}, and k of shape {lead.shape}",
             place="q",
-            remedy="give q [depth] and k [token, depth]",
+            remedy="give q [depth] or [row, depth], and k [token, depth]",
         )
-    factor = float(len(row)) ** -0.5 if scale is None else float(scale)
+    mates = tuple(queries)
+    own = mates[row]
+    factor = float(len(own)) ** -0.5 if scale is None else float(scale)
     if not math.isfinite(factor):
         raise InputError(f"scale = {factor}", place="scale", remedy="give a finite number")
-    exact = exact_scores(row, lead, from_float(factor), low, high)
-    return Row(exact, columns, v_, row, lead, factor, low, high, query)
+    exact = exact_scores(own, lead, from_float(factor), low, high)
+    return Row(exact, columns, v_, own, lead, mates, factor, low, high, query)
 
 
 def _floats(name: str, x: Any) -> NDArray[np.float64]:

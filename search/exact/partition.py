@@ -35,7 +35,7 @@ def partition(program: Program, context: Mapping[str, Value]) -> Plan:
     shells: list[list[Index]] = []
     for level in program.levels:
         cut: dict[Index, Tokens] = {}
-        count = 1
+        count = integer(level.rule.args[0], 1) if level.rule.keep_empty else 1
         for at, tokens in visited.items():
             parts = pieces(level.rule, tokens)
             if sum(map(len, parts)) != len(tokens):
@@ -45,7 +45,7 @@ def partition(program: Program, context: Mapping[str, Value]) -> Plan:
                     remedy="cut a whole that is at least as long as the sequence",
                 )
             kept = {(*at, i): part for i, part in enumerate(parts) if level.rule.keep_empty or len(part)}
-            count = max([count, *(index[-1] + 1 for index in kept)])
+            count = max([1, count, *(index[-1] + 1 for index in kept)])
             cut |= kept
         visited = cut
         sizes.append(count)

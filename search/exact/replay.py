@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from specs.formats import Format
 from specs.names import SCALARS
 from specs.program import DIM, Program
 from verify.admission import check_functions
-from verify.definition import RowInputs, Walker
+from verify.definition import Block, RowInputs, Walker
 from verify.partition import Plan
 
 
@@ -32,6 +32,7 @@ class Row:
         values: ``[dim][token]``.
         v: the same, float64 ``[token, dim]``.
         q, k: float64 ``[depth]`` and ``[token, depth]``; None where ready scores are given.
+        mates: ``q`` of every row of the KV head in order, this one included, for specs that compute them together.
         scale: the softmax scale, 1 for ready scores.
         low, high: the row sees the tokens from ``low`` to before ``high``.
         query: the number of its own token.
@@ -42,6 +43,7 @@ class Row:
     v: NDArray[np.float64]
     q: NDArray[np.float64] | None
     k: NDArray[np.float64] | None
+    mates: tuple[NDArray[np.float64], ...]
     scale: float
     low: int
     high: int
@@ -101,7 +103,7 @@ def replay(side: Side, context: Mapping[str, Any], row: Row, arithmetic: ExactAr
     plan = partition(program, full)
     unequal = difference(plan, side.plan(context))
     borrowed, arithmetic.borrowed = arithmetic.borrowed, set()
-    walker = Walker(program, plan, _inputs(program, row), arithmetic)
+    walker = _walker(program, plan, row, arithmetic)
     try:
         before, output = columns(walker, site, row), columns(walker, "output", row)
     except RecursionError:
@@ -120,6 +122,16 @@ def columns(walker: Walker, site: str, row: Row) -> tuple[Number, ...]:
     if DIM not in walker.site(site).type.axes:
         return (walker.value(site),) * len(row.values)
     return tuple(walker.value(site, {DIM: column}) for column in range(len(row.values)))
+
+
+def _walker(program: Program, plan: Plan, row: Row, arithmetic: ExactArithmetic) -> Walker:
+    """The walker of the row; where the spec couples rows, in one block with all rows of its KV head."""
+    inputs = _inputs(program, row)
+    if not program.couples_rows or row.q is None:
+        return Walker(program, plan, inputs, arithmetic)
+    block = Block()
+    walkers = [Walker(program, plan, replace(inputs, q=q), arithmetic, block) for q in row.mates]
+    return next(w for w, q in zip(walkers, row.mates, strict=True) if q is row.q)
 
 
 def _inputs(program: Program, row: Row) -> RowInputs:

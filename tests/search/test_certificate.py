@@ -50,24 +50,38 @@ CELLS = {
     "xqa@h200": (33, "0x1.52b064p+0", "0x3FA9"),
     "xqa@sm120": (47, "0x1.531154p+0", "0x3FAA"),
     "triton@h200": (16, "0x1.52fdd6p+0", "0x3FA9"),
+    "triton@sm120": (16, "0x1.52fdd6p+0", "0x3FA9"),
     "trtllm_gen@b200": (216, "0x1.5359e6p+0", "0x3FAA"),
 }
+FOUR = ["flash_attention_2@h200", "flash_attention_2@b200", "xqa@h200", "trtllm_gen@b200"]
 
 
 @pytest.fixture(scope="module")
 def of_the_teaching_input() -> Certificate:
     scores, values = teaching()
-    return certify(sides(*CELLS), SHAPE, scores=scores, values=values, cancellation=0.1)
+    return certify(sides(*FOUR), SHAPE, scores=scores, values=values, cancellation=0.1)
 
 
-def test_the_teaching_input_on_seven_cells(of_the_teaching_input: Certificate) -> None:
-    found = of_the_teaching_input
-    for side, (groups, f32, bf16) in zip(found.sides, CELLS.values(), strict=True):
+def check_cells(found: Certificate, cells: list[str]) -> None:
+    for side, cell in zip(found.sides, cells, strict=True):
+        groups, f32, bf16 = CELLS[cell]
         assert side.method == "exact"
         assert side.groups == groups
         assert side.before == (word(float.fromhex(f32)),)
         assert side.output == (bf16,)
     assert found.errors == ()
+
+
+@pytest.mark.slow
+def test_the_teaching_input_on_the_other_cells() -> None:
+    scores, values = teaching()
+    rest = [cell for cell in CELLS if cell not in FOUR]
+    check_cells(certify(sides(*rest), SHAPE, scores=scores, values=values), rest)
+
+
+def test_the_teaching_input_on_four_cells(of_the_teaching_input: Certificate) -> None:
+    found = of_the_teaching_input
+    check_cells(found, FOUR)
     assert found.holds
     assert (found.kv_len, found.dims, found.kind) == (TOKENS, 1, "scores")
 
@@ -81,7 +95,7 @@ def test_its_distances_and_its_exact_answer(of_the_teaching_input: Certificate) 
     # bf16 values near 1.3 are 2**-7 apart.
     apart = Fraction(float.fromhex("0x1.5300fap+0")) - Fraction(float.fromhex("0x1.52fc5ap+0"))
     assert Fraction(str(pair.real_ulp[0])) == apart * 2**7
-    assert len(found.distances) == 21
+    assert len(found.distances) == 6
     error = found.sides[0].error_before[0]
     assert error is not None
     assert float(error) == pytest.approx((float.fromhex("0x1.52fc5ap+0") - 1.325056137248) * 2**7, abs=1e-9)
@@ -248,7 +262,7 @@ def test_q_k_and_v_through_hardware_specs() -> None:
     for side, certified in zip(which, found.sides, strict=True):
         assert certified.method == "oracle"
         assert {"mufu.ex2", "mufu.rcp"} <= set(certified.borrowed)
-        heads = np.broadcast_to(q, (4, 1, 128))
+        heads = np.broadcast_to(q, (1, 4, 128))
         run = emulate(side.spec, side.platform, q=heads, k=k[:, None], v=v[:, None], backend="oracle")
         words = np.ascontiguousarray(run.output).view(np.uint16).reshape(4, 2)[0]
         assert certified.output == tuple(f"0x{int(w):04X}" for w in words)

@@ -31,7 +31,7 @@ def test_imports() -> None:
 def test_what_runs() -> None:
     """Of the emulator's numbers only the check that an input is a value of its format runs."""
     scores, values = np.array([0.5, -1.25, 0.0, -np.inf]), np.array([1.5, -2.0, 3.0, 4.0])
-    sides = [load_side(f"walkthrough.{n}@h200") for n in ("flash_attention_2", "xqa", "trtllm_gen", "tiled")]
+    sides = [load_side(f"walkthrough.{n}@h200") for n in ("flash_attention_2", "tiled")]
     seen: set[tuple[str, str]] = set()
 
     def note(frame: Any, event: str, argument: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ from specs import load_platform, parse_spec
 from specs.errors import InputError, UnsupportedError
 from specs.program import DIM
 from tests.verify.small import HEADER
+from verify import emulate
 from verify.definition import RowInputs, ScalarArithmetic, Walker
 
 WALKTHROUGH = ["dense", "flash_attention_2", "tiled", "triton", "trtllm_gen", "xqa"]
@@ -71,6 +72,7 @@ SCORES = st.one_of(
 
 
 @pytest.mark.parametrize("name", WALKTHROUGH)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(SCORES, VALUES, VALUES), min_size=1, max_size=40))
 def test_walkthrough_outputs_are_those_of_the_oracle(
     name: str, tokens: list[tuple[float, float, float]]
@@ -122,6 +124,21 @@ def test_whole_chains_from_q_and_k(name: str, platform: str) -> None:
         k=draw(n, depth),
         v=draw(n, 2),
     )
+
+
+def test_rows_that_a_kernel_computes_together() -> None:
+    rng = np.random.default_rng(9)
+    q = rng.standard_normal((4, 64)).astype(ml_dtypes.bfloat16).astype(np.float64) * 2
+    k = rng.standard_normal((40, 64)).astype(ml_dtypes.bfloat16).astype(np.float64)
+    v = rng.standard_normal((40, 1)).astype(ml_dtypes.bfloat16).astype(np.float64)
+    context = {"kv_len": 40, "q_heads": 4, "kv_heads": 1, "head_dim": 64}
+    which = side("xqa.decode", "sm120")
+    want = emulate(which.spec, which.platform, q=q[None], k=k[:, None], v=v[:, None], backend="oracle")
+    stored = np.asarray(want.output).astype(np.float64).reshape(4)
+    for number in range(4):
+        row = row_of(context, q=q, k=k, v=v, row=number)
+        (got,) = replay(which, context, row, ExactArithmetic()).output
+        assert to_float(got) == stored[number]
 
 
 def test_functions_of_hardware_are_named() -> None:
@@ -187,6 +204,7 @@ def test_exact_scores_are_sums_of_fractions(pairs: list[tuple[float, float]]) ->
         ({"scores": [0.0], "values": [math.inf]}, "not finite"),
         ({"scores": ["a"], "values": [1.0]}, "no array of numbers"),
         ({"q": [1.0], "k": [[1.0, 2.0]], "v": [1.0]}, "q of shape"),
+        ({"q": [[1.0], [2.0]], "k": [[1.0]], "v": [1.0], "row": 2}, "row 2 of q of shape"),
         ({"q": [1.0], "k": [[1.0]], "v": [1.0], "scale": math.inf}, "scale"),
     ],
 )
