@@ -9,14 +9,40 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
 
-from specs import Spec
+from specs import Platform, Spec
 from specs.formats import is_format
+from verify.emulator import start_run
+from verify.features import Features
+from verify.judge import judge
 
 Mutant = tuple[str, str]
 """A label and the changed text."""
+T = TypeVar("T")
+
+
+class Asked(Generic[T]):
+    """Questions, of which any may tell: the one that told last is asked first.
+
+    Whether one tells does not depend on the order, only how soon it is found: what shows one change of a line
+    mostly shows the next one, too.
+    """
+
+    def __init__(self, questions: Iterable[T]) -> None:
+        self.questions = list(questions)
+
+    def any(self, tells: Callable[[T], bool]) -> bool:
+        """Whether one of the questions tells."""
+        for i, question in enumerate(self.questions):
+            if tells(question):
+                self.questions.insert(0, self.questions.pop(i))
+                return True
+        return False
+
 
 _FUNCTIONS = {"exp": "exp2", "log": "log2", "min": "max", "ceildiv": "add"}
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -27,6 +53,29 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.GtE: ast.Lt,
     ast.LtE: ast.Gt,
 }
+
+
+def answers(
+    spec: Spec, platform: Platform, arguments: Mapping[str, Any], sites: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
+    """Formats and bits of ``sites`` by the oracle, for the ``arguments`` of `emulate`: row by row, as they are asked for.
+
+    What differs in its first row costs no second one.
+    """
+    more = {n: x for n, x in arguments.items() if n in ("scale", "causal", "context", "options")}
+    features = Features(**{f.name: arguments[f.name] for f in fields(Features) if f.name in arguments})
+    arrays = {n: arguments[n] for n in ("scores", "values", "q", "k", "v") if n in arguments}
+    assert len(more) + len(arrays) + sum(f.name in arguments for f in fields(Features)) == len(arguments)
+    run = start_run(spec, platform, arrays, features=features, backend="oracle", **more)
+    rows = [(h, r) for h in range(run.problem.heads) for r in range(run.problem.rows)]
+    for some in [rows] if run.program.couples_rows else [[row] for row in rows]:
+        found = judge(run.program, run.plan, run.problem, run.scalars, sites, some)
+        yield tuple((found[site].dtype.name, found[site].tobytes()) for site in sites)
+
+
+def differ(found: Iterator[tuple[Any, ...]], known: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether answers are not those that are known."""
+    return any(a != b for a, b in zip_longest(found, known))
 
 
 def lines(spec: Spec) -> Iterator[tuple[str, str]]:

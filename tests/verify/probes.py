@@ -6,7 +6,9 @@ that are exact ties of bf16, a log-sum-exp near zero, weights that are subnormal
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs import Platform, Spec, load_platform
-from verify import emulate
+from tests.verify.mutation import answers
 
 #: Tokens at which a spec has at least three groups with three steps each on `platform(2)`, cut symmetrically.
 TOKENS = {
@@ -38,7 +40,7 @@ UNITS = {
     "vllm_triton.interpreter": 16,
     "vllm_triton.interpreter_2d": 32,
 }
-Answer = tuple[str, bytes, str, bytes]
+Answers = Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,15 @@ class Probe:
     arguments: dict[str, Any]
 
 
+@lru_cache
 def platform(sms: int) -> Platform:
     """A GPU with few SMs, so that short sequences have several groups of several blocks."""
     return load_platform("h200").model_copy(update={"sm_count": sms})
 
 
-def answer(spec: Spec, probe: Probe) -> Answer:
-    """The bits of output and lse by the oracle, with their dtypes."""
-    r = emulate(spec, platform(probe.sms), backend="oracle", **probe.arguments)
-    return r.output.dtype.name, r.output.tobytes(), r.lse.dtype.name, r.lse.tobytes()
+def answer(spec: Spec, probe: Probe) -> Answers:
+    """The bits of output and lse by the oracle, with their dtypes, row by row."""
+    return answers(spec, platform(probe.sms), probe.arguments, ("output", "lse"))
 
 
 def probes(spec: Spec) -> list[Probe]:

@@ -7,6 +7,7 @@ of them must show, but for those listed here with the reason why they cannot.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +18,8 @@ from specs import Spec, UnsupportedError, load_spec
 from specs.bind import bind
 from specs.context import make_context
 from specs.errors import SpecError
-from tests.verify.mutation import lines, mutants, mutated
-from tests.verify.probes import TOKENS, Answer, Probe, answer, probes
+from tests.verify.mutation import Asked, differ, lines, mutants, mutated
+from tests.verify.probes import TOKENS, Probe, answer, probes
 from verify.partition import plan_program
 from verify.traffic import Layer, tile_count
 
@@ -61,9 +62,9 @@ EQUIVALENT = [
 
 
 @lru_cache
-def probed(name: str) -> list[tuple[Probe, Answer]]:
+def probed(name: str) -> Asked[tuple[Probe, list[Any]]]:
     spec = load_spec(name)
-    return [(p, answer(spec, p)) for p in probes(spec)]
+    return Asked((p, list(answer(spec, p))) for p in probes(spec))
 
 
 def contexts() -> list[dict[str, Any]]:
@@ -92,29 +93,36 @@ def contexts() -> list[dict[str, Any]]:
 CONTEXTS = contexts()
 
 
-def plans(spec: Spec) -> list[tuple[Any, ...]]:
-    """The partition in every context."""
-    found: list[tuple[Any, ...]] = []
+def plans(spec: Spec) -> Iterator[tuple[Any, ...]]:
+    """The partition in every context, one after the other as they are asked for."""
     for given in CONTEXTS:
         context = make_context(given)
         plan = plan_program(bind(spec, context), context)
-        found.append((plan.tokens.shape, plan.tokens.tobytes(), *(e.tobytes() for e in plan.exists.values())))
-    return found
+        yield plan.tokens.shape, plan.tokens.tobytes(), *(e.tobytes() for e in plan.exists.values())
 
 
 @lru_cache
 def planned(name: str) -> list[tuple[Any, ...]]:
-    return plans(load_spec(name))
+    return list(plans(load_spec(name)))
 
 
 def shows(name: str, table: str, changed: Spec) -> bool | None:
-    """Whether a bit of the answers or the plans changes; None where the changed spec is no spec."""
+    """Whether a bit of the answers or the plans changes; None where none does and the changed spec is no spec."""
     try:
         if table in ("let", "levels"):
-            return plans(changed) != planned(name)
-        return any(answer(changed, probe) != before for probe, before in probed(name))
+            return differ(plans(changed), planned(name))
     except (SpecError, UnsupportedError):
         return None
+    refused: list[str] = []
+
+    def tells(probe: tuple[Probe, list[Any]]) -> bool:
+        try:
+            return differ(answer(changed, probe[0]), probe[1])
+        except (SpecError, UnsupportedError):
+            refused.append(probe[0].name)
+            return False
+
+    return probed(name).any(tells) or (None if refused else False)
 
 
 def listed(name: str, table: str, line: str, label: str) -> bool:

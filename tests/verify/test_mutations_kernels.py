@@ -21,8 +21,7 @@ from specs.context import make_context
 from specs.errors import InputError, Place, SpecError
 from specs.grammar import parse_expr
 from specs.integers import evaluate
-from tests.verify.mutation import Mutant, lines, mutants, mutated
-from verify import emulate
+from tests.verify.mutation import Asked, Mutant, answers, differ, lines, mutants, mutated
 from verify.partition import plan
 
 Line = tuple[int | None, str, str]
@@ -232,17 +231,21 @@ def changed(spec: Spec, line: Line, text: str) -> Spec:
     return dataclasses.replace(spec, file=spec.file.model_copy(update={"variants": tuple(variants)}))
 
 
-def answer(spec: Spec, probe: Probe) -> tuple[bytes, ...]:
-    """The bits of output, of the value before its last rounding and of lse, by the oracle."""
+def answer(spec: Spec, probe: Probe) -> Iterator[tuple[Any, ...]]:
+    """The bits of output, of the value before its last rounding and of lse, by the oracle, row by row."""
     gpu, arguments = probe
-    r = emulate(spec, load_platform(gpu), backend="oracle", **arguments)
-    assert r.lse is not None
-    return r.output.tobytes(), r.trace["exact"].tobytes(), r.lse.tobytes()
+    return answers(spec, load_platform(gpu), arguments, ("output", "exact", "lse"))
 
 
 @lru_cache
-def before(name: str, number: int) -> tuple[bytes, ...]:
-    return answer(load_spec(name), PROBES[name][number])
+def before(name: str, number: int) -> list[tuple[Any, ...]]:
+    return list(answer(load_spec(name), PROBES[name][number]))
+
+
+@lru_cache
+def numbers(name: str) -> Asked[int]:
+    """The numbers of the probes of a spec."""
+    return Asked(range(len(PROBES[name])))
 
 
 @lru_cache
@@ -302,19 +305,20 @@ def shows(name: str, line: Line, text: str) -> bool:
     if line[1] in ("let", "levels"):
         contexts = CONTEXTS[name.partition(".")[0]]
         return any(
-            differs(lambda c=c: bound(other, c), bound_before(name, i)) for i, c in enumerate(contexts)
+            gives(lambda c=c, i=i: bound(other, c) != bound_before(name, i)) for i, c in enumerate(contexts)
         )
-    return any(
-        differs(lambda p=p: answer(other, p), before(name, i))
-        for i, p in enumerate(PROBES[name])
-        if applies(name, line, i)
-    )
+    return numbers(name).any(lambda i: applies(name, line, i) and answers_otherwise(other, name, i))
 
 
-def differs(what: Callable[[], Any], known: Any) -> bool:
-    """Whether another spec gives something else; one that is no spec, or is refused, gives nothing."""
+def answers_otherwise(other: Spec, name: str, number: int) -> bool:
+    """Whether another spec answers a probe otherwise."""
+    return gives(lambda: differ(answer(other, PROBES[name][number]), before(name, number)))
+
+
+def gives(what: Callable[[], bool]) -> bool:
+    """What a spec gives; one that is no spec, or is refused, gives nothing."""
     try:
-        return what() != known
+        return what()
     except (SpecError, InputError, UnsupportedError):
         return False
 
