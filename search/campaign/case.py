@@ -18,7 +18,9 @@ from specs.errors import InputError, did_you_mean
 from specs.schema import Frozen, RefusalError
 
 if TYPE_CHECKING:
+    from search.objective import Objective as SearchObjective
     from search.sides import Side
+    from search.space import Space
 
 METHODS = ("search", "random", "bgrt", "cma", "condition", "smt")
 METRICS = ("ulp", "f32")
@@ -167,6 +169,27 @@ class Case(Frozen):
             raise InputError(
                 f"not a case: {str(error)[:300]}", place=place, remedy="make it with a campaign file"
             ) from None
+
+    def make_space(self) -> Space:
+        """The inputs that the case searches."""
+        from search.space import Space, Statistics
+
+        given = self.space.model_dump()
+        statistics = given.pop("statistics")
+        return Space(
+            kv_len=self.kv_len,
+            context=self.context,
+            cancellation=self.cancellation,
+            statistics=None if statistics is None else Statistics(**statistics),
+            **given,
+        )
+
+    def make_objective(self) -> SearchObjective:
+        """What the case maximises."""
+        from search.objective import Objective
+
+        metric: Any = self.metric
+        return Objective(metric, single=self.single)
 
     def load_sides(self) -> tuple[Side, ...]:
         """The sides, checked to be what they were when the case was made.

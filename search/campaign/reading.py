@@ -33,7 +33,7 @@ class CaseRow:
         position: from 0, in the order of the campaign file.
         text: canonical JSON of the case; `case` has it as data.
         status: ``done``, ``failed``, ``crashed``, ``timeout`` or ``pending``.
-        found: ``witness``, ``infeasible`` or ``nothing``.
+        found: ``witness``, ``nothing``, ``infeasible`` or ``identical``.
         best_ulp, integer_ulp, bound_ulp, evaluations, cut_by_wall_time: see `search.campaign.work.Outcome`.
         witness: path of the witness.
         attempts: how often it was tried.

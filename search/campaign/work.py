@@ -46,8 +46,8 @@ class Outcome(Frozen):
     """What a case found. Nothing in it depends on the machine or on the load, but for a cut by wall time.
 
     Attributes:
-        found: ``witness``: inputs that keep the constraints; ``infeasible``: a proof that there are none;
-            ``nothing``: none within the budget.
+        found: ``witness``: inputs that keep the constraints; ``nothing``: none within the budget; ``infeasible``: a
+            proof that there are none; ``identical``: a proof that the sides agree on all of them.
         best_ulp: the objective at the best of them, real ULP of its metric. None: none found.
         integer_ulp: the certified distance of the stored outputs. None: none found.
         bound_ulp: a proved upper bound of ``best_ulp``. None: none known.
@@ -57,7 +57,7 @@ class Outcome(Frozen):
         details: JSON values for reports.
     """
 
-    found: Literal["witness", "infeasible", "nothing"]
+    found: Literal["witness", "nothing", "infeasible", "identical"]
     best_ulp: Finite | None = None
     integer_ulp: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     bound_ulp: Finite | None = None

@@ -82,8 +82,9 @@ class LocalEngine:
 
 
 def _begin_worker(parent: int) -> None:
-    """In a new worker: Ctrl-C is the coordinator's to handle, and without a coordinator there is no work."""
+    """In a new worker: Ctrl-C is the coordinator's to handle, its stdout too; without a coordinator there is no work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
     watch_parent(parent)
 
 

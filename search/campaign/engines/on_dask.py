@@ -63,7 +63,8 @@ class DaskEngine:
         )
         self._futures: dict[str, Any] = {}
         self._count = 0
-        self._threads, self._counted, self._alive = 0, 0.0, time.monotonic()
+        self._threads, self._counted = 0, 0.0
+        self._alone_since: float | None = None  # when the last worker was found gone
         try:
             self._check_workers()
         except BaseException:
@@ -77,7 +78,9 @@ class DaskEngine:
             self._threads = sum(self._ask(self._client.nthreads).values())
             self._counted = moment
             if self._threads:
-                self._alive = moment
+                self._alone_since = None
+            elif self._alone_since is None:
+                self._alone_since = moment
         there = max(1, self._threads)
         return there if self._most is None else min(there, self._most)
 
@@ -116,7 +119,8 @@ class DaskEngine:
         if self._client.status != "running":
             raise self._lost(f"the connection is {self._client.status}")
         self.capacity()
-        if self._futures and time.monotonic() - self._alive > self._patience:
+        since = self._alone_since
+        if self._futures and since is not None and time.monotonic() - since > self._patience:
             raise self._lost(f"no worker for {self._patience:g} s")
         return found
 

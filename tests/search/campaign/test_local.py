@@ -199,6 +199,13 @@ def test_a_case_that_never_ends_is_stopped_and_said_so(tmp_path):
     assert load(tmp_path / "a").cases[1].message == "stopped after 1 s"
 
 
+@pytest.mark.slow
+def test_a_case_that_hangs_in_a_library_is_stopped_too(tmp_path):
+    run([0, 1, 2], tmp_path / "a", working.hangs, workers=2, kill_after=0.5)
+    assert statuses(tmp_path / "a") == {0: "done", 1: "timeout", 2: "done"}
+    assert load(tmp_path / "a").cases[1].attempts == 2
+
+
 def test_a_cut_by_wall_time_and_what_was_not_found_are_marked(tmp_path):
     summary = run([3, 4, 6], tmp_path / "a", working.cut, workers=1)
     rows = load(tmp_path / "a").cases

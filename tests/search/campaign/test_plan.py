@@ -127,6 +127,21 @@ def test_a_changed_spec_is_another_case_and_an_old_case_refuses_it(tmp_path, mon
         before.load_sides()
 
 
+def test_a_case_is_what_a_search_takes():
+    three = parse_campaign(FULL).cases[23]
+    space, objective = three.make_space(), three.make_objective()
+    assert (space.kv_len, space.cancellation, space.masks, space.context) == (64, 0.1, True, three.context)
+    assert (space.score_box, space.value_box, space.kind, space.dims) == (20.0, 8.0, "scores", 1)
+    assert (objective.metric, objective.single) == ("f32", 2)
+    assert space.statistics is None
+    bounded = (
+        campaign([0], "space = { statistics = { score_std = 1.5 }, value_box = 2.0 }\n").cases[0].make_space()
+    )
+    assert bounded.value_box == 2.0
+    assert bounded.statistics is not None
+    assert (bounded.statistics.score_std, bounded.statistics.value_std) == (1.5, None)
+
+
 XQ = PAIR.replace("triton@", "trito@")
 BAD = [
     ("", "'schema' is missing"),

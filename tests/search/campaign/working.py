@@ -84,6 +84,7 @@ def counted(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def mixed(case: Mapping[str, Any]) -> Any:
     """Some cases end badly: see `ENDS`."""
+    print("noise")
     match case["seed"]:
         case seed if seed == EXITS:
             os._exit(7)
@@ -112,6 +113,7 @@ def dies_once(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def waits(case: Mapping[str, Any]) -> dict[str, Any]:
     """Runs until the file ``go`` is there, at most 20 s."""
+    print("noise")
     mark("started")
     go, deadline = Path(os.environ[MARKS]) / "go", time.monotonic() + 20
     while not go.exists() and time.monotonic() < deadline:
@@ -123,6 +125,13 @@ def endless(case: Mapping[str, Any]) -> dict[str, Any]:
     """Case 1 never ends."""
     while case["seed"] == 1:
         time.sleep(0.01)
+    return outcome(case)
+
+
+def hangs(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Case 1 hangs where no exception reaches it."""
+    if case["seed"] == 1:
+        time.sleep(60)
     return outcome(case)
 
 
