@@ -6,6 +6,7 @@ The program, the plan and the compiled function are made once; a batch costs the
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,8 @@ from verify.numerics.rounding import round_array, store
 
 #: Slots of one call: candidates x tokens x (1 + dims).
 MAX_SLOTS = 1 << 22
+#: Elements of K and V of one call.
+MAX_ELEMENTS = 1 << 25
 #: Inputs of at most so many tokens are cheap: they are evaluated so many at a time, that one function serves all.
 SMALL, SMALL_BATCH = 1024, 128
 
@@ -106,13 +109,27 @@ class Evaluator:
         self.scalars = {**values, **constants(program, self.plan, values)}
         self.kv_len = space.kv_len
         self.tables = tables(self.plan, shape_of(self.plan))
+        self.columns = space.dims
         if space.kind == "scores":
             self._check_scores()
+        else:
+            self.columns = self._columns(depth)
 
     @cached_property
     def value_format(self) -> Format:
         """The format of V."""
         return self.program.inputs["v"]
+
+    def _columns(self, depth: int) -> int:
+        """How many columns V needs: those that are searched, or all of a head where a line depends on its column."""
+        from verify.admission import check_views
+
+        try:
+            check_views(self.program, self.plan, depth, self.space.dims)
+        except InputError:
+            check_views(self.program, self.plan, depth, depth)
+            return depth
+        return self.space.dims
 
     def _check_scores(self) -> None:
         """Ready scores are scaled; a spec that scales them later takes something else by that name."""
@@ -148,7 +165,10 @@ class Evaluator:
 
     def batch(self, dims: int) -> int:
         """How many candidates one call takes."""
-        return max(1, MAX_SLOTS // (self.kv_len * (1 + dims)))
+        if self.space.kind == "scores":
+            return max(1, MAX_SLOTS // (self.kv_len * (1 + dims)))
+        depth = int(self.space.context.get("head_dim", 1))
+        return max(1, MAX_ELEMENTS // (self.kv_len * (depth + self.columns)))
 
     def run(self, inputs: Inputs) -> Outputs:
         """The outputs of a batch.
@@ -179,23 +199,27 @@ class Evaluator:
         inputs = _padded(inputs, SMALL_BATCH if self.kv_len <= SMALL else 1)
         n, tokens = inputs.scores.shape
         compute = self.program.compute
-        values = store(inputs.values.transpose(1, 0, 2).astype(np.float64), self.value_format)
-        kv = prepare(None, values, {"v": self.value_format})
-        whole = np.zeros(1, np.int32)
-        rows = Rows(
-            None,
-            inputs.scores.astype(storage_dtype(compute))[:, None, :],
-            whole,
-            np.full(1, tokens, np.int32),
-            {"scores": compute},
-            np.full(1, tokens - 1, np.int32),
-        )
+        low, high, query = (np.full(1, x, np.int32) for x in (0, tokens, tokens - 1))
+        values = np.zeros((tokens, n, self.columns))
+        values[..., : inputs.dims] = inputs.values.transpose(1, 0, 2)
+        stored = store(values, self.value_format)
+        if self.space.kind == "scores":
+            kv = prepare(None, stored, {"v": self.value_format})
+            scores = inputs.scores.astype(storage_dtype(compute))[:, None, :]
+            rows = Rows(None, scores, low, high, {"scores": compute}, query)
+        else:
+            formats = self.program.inputs
+            q, k = realised(inputs.scores, int(self.space.context.get("head_dim", 1)), formats)
+            kv = prepare(
+                np.ascontiguousarray(k.transpose(1, 0, 2)), stored, {"k": formats["k"], "v": formats["v"]}
+            )
+            rows = Rows(np.repeat(q[None, None], n, axis=0), None, low, high, {"q": formats["q"]}, query)
         found, _ = evaluate_sites(Work(self.flat, rows, kv, self.tables, tokens, self.scalars), wanted)
         taken: dict[str, NDArray[Any]] = {}
         for name in wanted:
             fmt = self.program.sites[name].type.format or compute
             words = np.ascontiguousarray(found[name]).view(storage_dtype(fmt))
-            taken[name] = words.reshape(n, -1)[:real]
+            taken[name] = words.reshape(n, -1)[:real, : inputs.dims]
         return Outputs(taken[self.site].astype(np.float64), taken["output"], self.format)
 
 
@@ -210,3 +234,40 @@ def _padded(inputs: Inputs, least: int) -> Inputs:
 def on_grid(values: NDArray[Any], fmt: Format) -> NDArray[np.float32]:
     """Values rounded to the format of V, in float32."""
     return round_array(values.astype(np.float64), fmt).astype(np.float32)
+
+
+def realised(
+    scores: NDArray[np.float32], depth: int, formats: Mapping[str, Format]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Q and K whose scaled product is each score: exactly, where ``depth ** -0.5`` is a power of two.
+
+    q is (1, ..., 1, 0, ...), and a row of K holds the score over the scale cut into numbers of its format: three
+    bf16 numbers hold any f32 number.
+
+    Args:
+        scores: float32 ``[candidate, token]``, finite.
+        depth: elements of a head.
+        formats: of ``q`` and ``k``.
+
+    Returns:
+        q ``[depth]`` and K ``[candidate, token, depth]`` in the dtypes of their formats.
+
+    Raises:
+        UnsupportedError: a head is too narrow to hold a score.
+    """
+    chunks = -(-25 // formats["k"].p)
+    if chunks > depth:
+        raise UnsupportedError(
+            f"a score takes {chunks} numbers of {formats['k']}, a head has {depth}",
+            place="head_dim",
+            remedy="give the context of a real model, such as head_dim = 64",
+        )
+    q = np.zeros(depth)
+    q[:chunks] = 1.0
+    k = np.zeros((*scores.shape, depth))
+    rest = scores.astype(np.float64) * float(depth) ** 0.5
+    rest = rest.astype(np.float32).astype(np.float64)
+    for i in range(chunks):
+        k[..., i] = round_array(rest, formats["k"])
+        rest = rest - k[..., i]
+    return store(q, formats["q"]), store(k, formats["k"])
