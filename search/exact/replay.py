@@ -181,7 +181,7 @@ def _check_scores(program: Program) -> None:
 
 def _values_of(numbers: Sequence[Number], fmt: Format, place: str) -> Sequence[Number]:
     """``numbers``, each of which is a value of ``fmt``."""
-    last = rounder(fmt)
+    last = rounder(replace(fmt, ftz=False))  # operations flush, inputs need not
     for token, x in enumerate(numbers):
         if is_finite(x) and order(last(x), x) != 0:
             raise InputError(

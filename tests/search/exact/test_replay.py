@@ -245,3 +245,23 @@ def test_a_long_chain_of_lines_is_refused() -> None:
     row = row_of({}, scores=[0.0], values=[1.0])
     with pytest.raises(UnsupportedError, match="too long a chain"):
         replay(own, {"kv_len": 1}, row, ExactArithmetic())
+
+
+def test_a_maximum_over_the_rows_of_a_head() -> None:
+    spec = parse_spec(
+        HEADER
+        + '[token]\nscore = "sum(q * k, seq()) * scale"\n[row]\ntop = "max(score)"\nall = "max(top, over=row)"\n'
+        + 'output = "all + sum(v, seq())"\n'
+    )
+    own = Side(spec, load_platform("h200"))
+    context = {"kv_len": 1, "q_heads": 3, "head_dim": 1}
+    row = row_of(context, q=[[1.0], [5.0], [2.0]], k=[[2.0]], v=[0.5], row=2)
+    (got,) = replay(own, context, row, ExactArithmetic()).output
+    assert to_float(got) == 10.5
+    assert to_fraction(row.scores[0]) == 4
+
+
+def test_scores_past_53_bits() -> None:
+    big = float(2**53)
+    (found,) = exact_scores(np.array([1.0, 1.0]), np.array([[big, 1.0]]), from_float(1.0), 0, 1)
+    assert to_fraction(found) == 2**53 + 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search.exact.dyadic import NAN, Number, from_bits, to_bits
+from search.exact.dyadic import NAN, ZERO, Number, from_bits, order, to_bits
 from search.exact.tensor_core import chain
+from specs import load_platform
+from specs.dot_products import find
 from specs.formats import BASES, Format
 from tests.verify.dots import RECORDED, SMALL, Case, model_cases, recorded_cases
 from verify.numerics.tensor_core import NAN_WORDS
@@ -30,6 +32,15 @@ def words(case: Case) -> list[int]:
 def test_the_words_of_the_model(case: Case) -> None:
     some = case.part(4)
     assert words(some) == some.d.tolist()
+
+
+def test_terms_are_not_aligned_below_the_floor() -> None:
+    """With a floor of 2**-133 and 25 bits below it, -(2**-160) is cut to nothing and 2**-149 stays what it is."""
+    bf16, f32 = BASES["bf16"], BASES["f32"]
+    dot = find(load_platform("h200").dot_products, "mma", bf16, bf16, f32, 16)
+    pairs: list[tuple[Number, Number]] = [((1, -75), (1, -74)), ((1, -80), (-1, -80))]
+    got = chain(dot, 16, pairs, ZERO, (bf16, bf16))
+    assert order(got, (1, -149)) == 0
 
 
 @pytest.mark.slow

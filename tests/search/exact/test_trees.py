@@ -93,6 +93,7 @@ def test_the_exact_sum_rounds_once() -> None:
     terms = [1.0, 2.0**-24, 2.0**-60, -1.0]
     assert to_float(total([from_float(x) for x in terms], None)) == 2.0**-24
     assert total([from_float(-0.0)], None) == ZERO
+    assert total([from_float(-0.0)], from_float(-0.0)) == ZERO
 
 
 TREES = [
