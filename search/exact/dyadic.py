@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 
 from specs.errors import InputError
 from specs.formats import Format
@@ -241,6 +242,7 @@ def power(k: int) -> Fraction:
 # -- rounding ---------------------------------------------------------------------------------------------
 
 
+@cache
 def rounder(fmt: Format) -> Unary:
     """The function that rounds a number once to ``fmt``.
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
-from search.exact.dyadic import INF, NAN, NEG_INF, ZERO, Number, exponent, is_finite, rounder
+from search.exact.dyadic import INF, NAN, NEG_INF, ZERO, Number, Unary, exponent, is_finite, rounder
 from search.exact.operations import add, multiply
 from specs.dot_products import DotProduct
 from specs.formats import BASES, Format
 
 Pair = tuple[Number, Number]
-#: An exact number, and the exponent by which the unit aligns it.
-_Term = tuple[Number, int]
 
 
 def chain(
@@ -51,38 +50,46 @@ def chain(
 def _block(
     dot: DotProduct, pairs: Sequence[Pair], acc: Number, formats: tuple[Format, Format], output: Format
 ) -> Number:
-    exact = [multiply(x, y) for x, y in pairs]
-    beyond = [t for t in (*exact, acc) if not is_finite(t)]
-    if beyond:
-        return beyond[0] if beyond[0] != NAN and set(beyond) == {beyond[0]} else NAN
-    terms: list[_Term] = [
-        (product, _binade(x, formats[0]) + _binade(y, formats[1]))
-        for product, (x, y) in zip(exact, pairs, strict=True)
-        if product[0]
-    ]
+    low, other = formats[0].emin, formats[1].emin
+    top = dot.exponent_floor
+    terms: list[Number] = []
+    finite = is_finite(acc)
+    for (m, e), (n, f) in pairs:
+        if m and n:
+            terms.append((m * n, e + f))
+            binade = max(m.bit_length() + e - 1, low) + max(n.bit_length() + f - 1, other)
+            if binade > top:
+                top = binade
+        elif e > 1 or f > 1:  # a number other than zero may stand beside an infinity or a zero
+            finite = finite and is_finite((m, e)) and is_finite((n, f))
+    if not finite:
+        beyond = {t for t in (acc, *(multiply(x, y) for x, y in pairs)) if not is_finite(t)}
+        return NAN if len(beyond) > 1 else beyond.pop()
     if acc[0]:
-        terms.append((acc, _binade(acc, output)))
-    unit = max([dot.exponent_floor, *(e for _, e in terms)]) - dot.fraction_bits
-    return _rounded(sum(_cut(t, unit) for t, _ in terms), unit, dot, output)
+        terms.append(acc)
+        top = max(top, exponent(acc), output.emin)
+    unit = top - dot.fraction_bits
+    total = 0
+    for m, e in terms:
+        # Each term is cut toward zero to a multiple of 2**unit.
+        shift = e - unit
+        if shift >= 0:
+            total += m << shift
+        else:
+            total += m >> -shift if m > 0 else -(-m >> -shift)
+    return _rounded((total, unit), dot.rounding, output)
 
 
-def _binade(x: Number, fmt: Format) -> int:
-    return max(exponent(x), fmt.emin)
-
-
-def _cut(x: Number, unit: int) -> int:
-    """How many whole ``2**unit`` are in ``x``, toward zero."""
-    m, shift = abs(x[0]), x[1] - unit
-    whole = m << shift if shift >= 0 else m >> -shift
-    return -whole if x[0] < 0 else whole
-
-
-def _rounded(total: int, unit: int, dot: DotProduct, output: Format) -> Number:
+def _rounded(total: Number, rounding: str, output: Format) -> Number:
     """The sum, rounded to the output. Past the largest number it is an infinity, toward zero as well."""
-    if not total:
+    if not total[0]:
         return ZERO
-    kept = replace(output, p=14 if dot.rounding == "rz13" else output.p, rz=dot.rounding != "rne")
-    if exponent((total, unit)) > output.emax:
-        return NEG_INF if total < 0 else INF
-    found = rounder(kept)((total, unit))
+    if exponent(total) > output.emax:
+        return NEG_INF if total[0] < 0 else INF
+    found = _last(rounding, output)(total)
     return found if found[0] or not is_finite(found) else ZERO
+
+
+@cache
+def _last(rounding: str, output: Format) -> Unary:
+    return rounder(replace(output, p=14 if rounding == "rz13" else output.p, rz=rounding != "rne"))
