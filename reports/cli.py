@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+import search.cli
 import verify.cli
 from specs.cli import FormatOption, OutputFormat
 from specs.cli import app as spec_app
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(spec_app, name="spec")
 verify.cli.register(app)
+search.cli.register(app)
 
 BackendsOption = Annotated[
     list[str] | None,

@@ -22,7 +22,7 @@ from search.seeds.weights import classes_of
 from search.sides import Side
 from search.space import Inputs, Space
 from search.target import Target
-from specs.errors import InputError, SpecError, UnsupportedError
+from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 
 Status = Literal["found", "nothing", "infeasible", "identical"]
 #: Part of the bound at which a search is content.
@@ -333,6 +333,55 @@ def search(
             state.step("evolve", lambda start=start, share=share: state.evolve(start, share))
     if not state.seeds or space.kv_len <= SHORT:
         state.step("scratch", lambda: state.scratch(state.left()))
+    return _outcome(state, blank)
+
+
+def search_by(
+    method: str,
+    sides: Sequence[Side],
+    space: Space,
+    objective: Objective | None = None,
+    *,
+    seed: int = 0,
+    budget: Budget | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    """As `search`, by one of the baselines of `search.baselines.METHODS`; ``search`` is `search` itself.
+
+    Raises:
+        InputError: no such method. Others as `search`.
+    """
+    if method == "search":
+        return search(sides, space, objective, seed=seed, budget=budget, progress=progress)
+    from search.baselines import METHODS
+
+    if method not in METHODS:
+        raise InputError(
+            f"unknown method '{method}'",
+            place="method",
+            remedy=did_you_mean(method, ["search", *METHODS]),
+        )
+    objective, budget = objective or Objective(), budget or Budget()
+    bound, no_bound = _bound(sides, space, objective)
+    blank = Outcome(
+        "nothing", "", tuple(sides), space, objective, budget, seed, bound=bound, no_bound=no_bound
+    )
+    target = Target(sides, space, objective)
+    state = _Search(target, budget, seed, progress, None)
+
+    def run() -> None:
+        found = METHODS[method](
+            target,
+            seed=seed,
+            evaluations=budget.evaluations,
+            wall=state.wall(),
+            progress=lambda _, best: state.tell(method, best),
+        )
+        state.cut |= found.cut
+        if math.isfinite(found.score):
+            state.take(target, found.inputs, method)
+
+    state.step(method, run)
     return _outcome(state, blank)
 
 

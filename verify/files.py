@@ -43,6 +43,16 @@ def load_case(path: str | Path) -> Case:
             object array, has more than `MAX_TOKENS` tokens, or its bytes are not what its header says; the
             arrays together take more than `MAX_BYTES`.
     """
+    return _case(Path(path), read_arrays(path))
+
+
+def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Every array in ``path`` (.npz or .safetensors), whatever it is called.
+
+    Raises:
+        InputError: the file is missing, truncated or of another kind; an array is an object array, or its bytes are
+            not what its header says; the arrays together take more than `MAX_BYTES`.
+    """
     file = Path(path)
     readers: dict[str, Callable[[Path], dict[str, NDArray[Any]]]] = {
         ".npz": _npz,
@@ -56,13 +66,12 @@ def load_case(path: str | Path) -> Case:
     try:
         if not file.is_file():
             raise InputError("no such file", place=str(file), remedy="check the path")
-        found = reader(file)
+        return reader(file)
     except OSError as error:
         cause = error.strerror or str(error)
         raise InputError(
             f"cannot be read: {cause}", place=str(file), remedy="check the path and its permissions"
         ) from None
-    return _case(file, found)
 
 
 def _case(file: Path, found: Mapping[str, NDArray[Any]]) -> Case:

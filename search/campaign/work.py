@@ -102,7 +102,7 @@ def run_case(case: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         UlpscopeError: the case cannot be searched.
     """
-    from search.run import search_case
+    from search.cases import search_case
 
     return search_case(Case.from_json(case).to_json())
 

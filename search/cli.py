@@ -1,0 +1,541 @@
+"""``ulpscope search | replay | campaign``: thin commands; everything heavy is imported inside."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from search.campaign.cli import app as campaign_app
+from specs.cli import FormatOption, OutputFormat
+from verify.cli import Batch, HeadDim, KvHeads, KvLen, ModelOption, QHeads, shape_of
+from verify.console import Answer, answering
+
+if TYPE_CHECKING:
+    from search.run import Hit, Outcome, Progress
+    from search.sides import Side
+    from search.space import Inputs, Space
+
+#: The heads of a search whose command names none.
+MODEL = "qwen"
+LETTERS = "abcdefgh"
+
+
+class Kind(StrEnum):
+    """What is searched."""
+
+    scores = "scores"
+    qkv = "qkv"
+
+
+class Metric(StrEnum):
+    """What is maximised."""
+
+    ulp = "ulp"
+    f32 = "f32"
+    flips = "flips"
+    kl = "kl"
+
+
+class Language(StrEnum):
+    """What a script for a real kernel is written in."""
+
+    torch = "torch"
+    triton = "triton"
+    jax = "jax"
+
+
+def search(
+    cells: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A@PLATFORM B@PLATFORM ...", help="Two or more specs on platforms.", show_default=False
+        ),
+    ] = None,
+    kv_len: KvLen = None,
+    cancellation: Annotated[
+        float,
+        typer.Option(
+            "--cancellation", "-c", help="The exact output is at least this part of the weighted mean of |v|."
+        ),
+    ] = 0.5,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[a.|b.]NAME=TEXT",
+            help="Change a level, [let] line, site or option of one side (a.split='tiles(20)') or of all; "
+            "or a value that formulas see.",
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind, typer.Option("--space", help="Ready scores and values, or q, k and v.")
+    ] = Kind.scores,
+    metric: Annotated[Metric, typer.Option("--objective", help="What is maximised.")] = Metric.ulp,
+    projection: Annotated[
+        Path | None,
+        typer.Option(
+            "--projection",
+            metavar="FILE",
+            help="W [vocabulary, dim] (.npz or .safetensors), for flips and kl.",
+        ),
+    ] = None,
+    single: Annotated[
+        str | None,
+        typer.Option("--single", metavar="a|b|...", help="Single this side out: the others alike."),
+    ] = None,
+    score_box: Annotated[float, typer.Option("--score-box", help="Bound on |scores|.")] = 20.0,
+    value_box: Annotated[float, typer.Option("--value-box", help="Bound on |values|.")] = 8.0,
+    masks: Annotated[bool, typer.Option("--masks", help="Tokens may be masked.")] = False,
+    dims: Annotated[int, typer.Option("--dims", min=1, help="Columns of V that are searched.")] = 1,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", metavar="FILE", help="Start from this input: `scores` and `values` in a file."
+        ),
+    ] = None,
+    edits: Annotated[
+        int | None, typer.Option("--edits", min=1, help="Change at most so many elements of the base.")
+    ] = None,
+    fixed: Annotated[
+        str | None,
+        typer.Option("--fixed", metavar="0-15,40", help="Tokens of the base that stay as they are."),
+    ] = None,
+    score_std: Annotated[
+        float | None, typer.Option("--score-std", help="Largest standard deviation of the scores.")
+    ] = None,
+    value_std: Annotated[
+        float | None, typer.Option("--value-std", help="Largest standard deviation of the values.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option("--method", help="search, or a baseline: random, bgrt, cma, condition, evolution, smt."),
+    ] = "search",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is random.")] = 0,
+    evaluations: Annotated[int, typer.Option("--evaluations", min=1, help="Candidates evaluated.")] = 50_000,
+    rlimit: Annotated[int, typer.Option("--rlimit", min=1, help="Solver resources.")] = 20_000_000,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Wall time; a search that it ends says so.")
+    ] = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    model: ModelOption = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the witness (default: runs/ID).")
+    ] = None,
+    minimise: Annotated[
+        str | None,
+        typer.Option("--minimise", metavar="WITNESS", help="Shrink a witness instead of searching."),
+    ] = None,
+    emit: Annotated[
+        Language | None,
+        typer.Option("--emit", help="Write a script that feeds the witness to a real kernel, too."),
+    ] = None,
+    bound: Annotated[bool, typer.Option("--bound", help="Say the upper bound and stop.")] = False,
+    fail: Annotated[
+        bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any stored output differs.")
+    ] = False,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Find inputs on which backends part as far as possible; certify and file them."""
+    with answering(output is OutputFormat.json) as answer:
+        from search.objective import Objective
+        from search.run import Budget, search_by
+        from specs.errors import InputError
+
+        if minimise is not None:
+            if cells:
+                raise InputError(
+                    "--minimise takes no sides", place="arguments", remedy="the witness names its own"
+                )
+            _minimise(answer, minimise, folder, evaluations, seed, emit)
+            return
+        if not cells or len(cells) < 2 or kv_len is None:
+            what = "no --kv-len" if cells and len(cells) > 1 else "fewer than two sides"
+            raise InputError(
+                what, place="arguments", remedy="write ulpscope search A@PLATFORM B@PLATFORM --kv-len 27525"
+            )
+        sides, context = _sides(cells, settings or [])
+        heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
+        named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
+        context = {**shape_of(named, None, **heads), **context}
+        space = _space(
+            kv_len,
+            kind.value,
+            context,
+            base,
+            fixed,
+            score_std,
+            value_std,
+            dims=dims,
+            score_box=score_box,
+            value_box=value_box,
+            cancellation=cancellation,
+            masks=masks,
+            edits=edits,
+        )
+        if bound:
+            _say_bound(answer, sides, space)
+            return
+        objective = Objective(metric.value, _projection(projection), _letter(single, len(sides)))
+        line = _Line()
+        try:
+            outcome = search_by(
+                method,
+                sides,
+                space,
+                objective,
+                seed=seed,
+                budget=Budget(evaluations, rlimit, seconds),
+                progress=line,
+            )
+        finally:
+            line.clear()
+        _answer(answer, outcome, folder, emit, fail)
+
+
+def replay(
+    witness: Annotated[
+        str, typer.Argument(metavar="WITNESS", help="The .json of a witness, or a folder of them.")
+    ],
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Compute a witness again, by the engine and by exact arithmetic, and compare every bit."""
+    with answering(output is OutputFormat.json) as answer:
+        from dataclasses import asdict
+
+        from search.corpus import check, exit_code
+        from search.replay import replay_file
+
+        if Path(witness).is_dir():
+            found = check(witness)
+            answer.data({"schema": 1, "members": [asdict(m) for m in found]})
+            for member in found:
+                answer.text(str(member))
+            answer.close(f"{len(found)} witnesses", diverged=exit_code(found) != 0)
+            return
+        result = replay_file(witness)
+        answer.data({"schema": 1, "verdict": result.verdict, **asdict(result)})
+        for text in result.lines():
+            answer.text(text)
+        answer.close(result.verdict, diverged=not result.replays)
+
+
+class _Line:
+    """One line on stderr: the part of the search, candidates a second, the best so far and the bound."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self.began = self.last = time.monotonic()
+        self.part = ""
+
+    def __call__(self, p: Progress) -> None:
+        now = time.monotonic()
+        if p.method == self.part and now - self.last < (0.2 if self.shown else 60.0):
+            return
+        self.last, self.part = now, p.method
+        best = f"{p.best:.4f}" if math.isfinite(p.best) else "none"
+        limit = "" if p.bound is None else f" of at most {p.bound:.4f}"
+        rate = p.evaluations / max(1e-9, now - self.began)
+        text = f"{p.method}: best {best}{limit}, {p.evaluations:,} candidates, {rate:,.0f}/s"
+        sys.stderr.write(f"\r\x1b[K{text}" if self.shown else f"{text}\n")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _sides(cells: list[str], settings: list[str]) -> tuple[list[Side], dict[str, Any]]:
+    """The sides with their settings, and what all of them see."""
+    from search.sides import load_side
+    from specs.context import CONTEXT
+    from specs.errors import InputError
+
+    letters = LETTERS[: len(cells)]
+    own: dict[str, dict[str, str]] = {letter: {} for letter in letters}
+    context: dict[str, Any] = {}
+    for pair in settings:
+        name, sign, text = pair.partition("=")
+        head, dot, rest = name.strip().partition(".")
+        if not sign or not name.strip():
+            raise InputError(f"'{pair}' has no '='", place="--set", remedy="write --set a.split='tiles(20)'")
+        if dot and head not in own:
+            raise InputError(
+                f"'{head}.' names no side", place="--set", remedy=f"sides are {', '.join(letters)}, in order"
+            )
+        if dot:
+            own[head][rest] = text
+        elif name.strip() in CONTEXT:
+            context |= shape_of(None, [pair])
+        else:
+            for letter in letters:
+                own[letter][name.strip()] = text
+    return [load_side(cell, own[letter]) for cell, letter in zip(cells, letters, strict=True)], context
+
+
+def _space(
+    kv_len: int,
+    kind: Any,
+    context: dict[str, Any],
+    base: str | None,
+    fixed: str | None,
+    score_std: float | None,
+    value_std: float | None,
+    **rest: Any,
+) -> Space:
+    from search.space import Space, Statistics
+
+    start = None if base is None else _base(base)
+    if start is not None:
+        rest["dims"] = start.dims
+    moments = None if score_std is value_std is None else Statistics(score_std, value_std)
+    return Space(
+        kv_len=kv_len,
+        kind=kind,
+        context=context,
+        base=start,
+        fixed=_numbers(fixed),
+        statistics=moments,
+        **rest,
+    )
+
+
+def _base(file: str) -> Inputs:
+    """``scores`` and ``values`` of a file."""
+    from search.space import Inputs
+    from specs.errors import InputError
+    from verify.files import read_arrays
+
+    arrays = read_arrays(file)
+    if set(arrays) < {"scores", "values"}:
+        raise InputError(
+            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}",
+            place="--base",
+            remedy="give scores [token] and values [token] or [token, dim]",
+        )
+    scores = arrays["scores"]
+    return Inputs.one(scores[0] if scores.ndim == 2 else scores, arrays["values"])
+
+
+def _projection(file: Path | None) -> Any:
+    if file is None:
+        return None
+    import numpy as np
+
+    from specs.errors import InputError
+    from verify.files import read_arrays
+
+    arrays = read_arrays(str(file))
+    if len(arrays) != 1 or next(iter(arrays.values())).ndim != 2:
+        raise InputError(
+            f"{file} is not one matrix", place="--projection", remedy="give one array W [vocabulary, dim]"
+        )
+    return next(iter(arrays.values())).astype(np.float64)
+
+
+def _numbers(text: str | None) -> frozenset[int]:
+    """Numbers and ranges, such as ``0-15,40``."""
+    from specs.errors import InputError
+
+    out: set[int] = set()
+    for part in (text or "").split(","):
+        first, sign, last = part.strip().partition("-")
+        if not part.strip():
+            continue
+        if (
+            not first.isdecimal()
+            or (sign and not last.isdecimal())
+            or int(last or first) - int(first) > 1 << 20
+        ):
+            raise InputError(f"'{part}' is no token or range", place="--fixed", remedy="write 0-15,40")
+        out |= set(range(int(first), int(last or first) + 1))
+    return frozenset(out)
+
+
+def _letter(text: str | None, sides: int) -> int | None:
+    from specs.errors import InputError
+
+    if text is None:
+        return None
+    if text not in LETTERS[:sides] or len(text) != 1:
+        raise InputError(
+            f"'{text}' is no side",
+            place="--single",
+            remedy=f"sides are {', '.join(LETTERS[:sides])}, in order",
+        )
+    return LETTERS.index(text)
+
+
+def _say_bound(answer: Answer, sides: list[Side], space: Space) -> None:
+    from search.bound import upper_bound
+
+    a, b = sides[0], sides[1]
+    found = upper_bound(
+        a, b, context=space.full_context(), cancellation=space.exact_cancellation, score_box=space.score_box
+    )
+    finite = math.isfinite(found.real)
+    answer.data(
+        {
+            "schema": 1,
+            "a": a.label,
+            "b": b.label,
+            "cancellation": space.cancellation,
+            "real_ulp": found.real if finite else None,
+            "integer_ulp": found.integer,
+            "first_order_ulp": found.first_order if math.isfinite(found.first_order) else None,
+            "rigor": found.rigor,
+            "reason": found.reason,
+        }
+    )
+    words = f"at most {found.real:.4f} ULP before rounding" if finite else "no finite bound"
+    answer.text(
+        f"{a.label} and {b.label}: {words} at c = {space.cancellation:g} ({found.rigor}: {found.reason})"
+    )
+    answer.close(words)
+
+
+def _answer(answer: Answer, outcome: Outcome, folder: Path | None, emit: Language | None, fail: bool) -> None:
+    """File what was found, and say it."""
+    from search.witness import certified, witness_of, write
+
+    data: dict[str, Any] = {
+        "schema": 1,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "sides": [side.label for side in outcome.sides],
+        "kv_len": outcome.space.kv_len,
+        "cancellation": outcome.space.cancellation,
+        "seed": outcome.seed,
+        "evaluations": outcome.evaluations,
+        "cut_by_wall_time": outcome.cut,
+        "bound": None,
+        "witnesses": [],
+    }
+    bound = outcome.bound
+    if bound is not None and math.isfinite(bound.real):
+        data["bound"] = {"real_ulp": bound.real, "integer_ulp": bound.integer, "rigor": bound.rigor}
+    if outcome.best is None:
+        answer.data(data)
+        answer.text(f"{outcome.status}: {outcome.reason}")
+        answer.close(f"{outcome.status}: {outcome.reason}")
+        return
+    home = folder or _folder(outcome)
+    verdict = ""
+    for name, hit in (("witness", outcome.best), ("stored", outcome.stored)):
+        if hit is None:
+            continue
+        certificate, why = certified(outcome.sides, outcome.space, hit.inputs, hit.outputs)
+        made = witness_of(outcome, hit, certificate, command=sys.argv[1:], no_certificate=why)
+        paths = write(made, home, name, overwrite=True)
+        files = [str(p) for p in paths]
+        if emit is not None:
+            files.append(_emit(made, home, name, emit))
+        survives = None if certificate is None else certificate.survives_exp_error_ulps
+        data["witnesses"].append(
+            {
+                "objective": hit.score,
+                "integer_ulp": {f"{i},{j}": d for (i, j), d in hit.integer.items()},
+                "method": hit.method,
+                "certified": certificate is not None and certificate.holds,
+                "survives_exp_error_ulps": survives,
+                "files": files,
+            }
+        )
+        lines, words = _said(outcome, hit, certificate, why)
+        verdict = verdict or words
+        for text in (*lines, *(f"  {f}" for f in files)):
+            answer.text(text)
+    answer.data(data)
+    answer.close(verdict, diverged=fail and outcome.best.least_integer != 0)
+
+
+def _said(outcome: Outcome, hit: Hit, certificate: Any, why: str) -> tuple[list[str], str]:
+    """A witness in words."""
+    labels = [side.label for side in outcome.sides]
+    unit = {"ulp": "ULP before rounding", "f32": "f32 ULP", "flips": "margin", "kl": "nats"}
+    words = f"{hit.score:.4f} {unit[outcome.objective.metric]}, {hit.least_integer} ULP stored"
+    lines = [f"{' / '.join(labels)}: {words}"]
+    bound = outcome.bound
+    if bound is not None and math.isfinite(bound.real):
+        share = f", {100 * hit.score / bound.real:.1f} % reached" if bound.real else ""
+        lines.append(f"  bound: {bound.real:.4f} ({bound.rigor}){share}")
+    elif outcome.no_bound:
+        lines.append(f"  no bound: {outcome.no_bound}")
+    for (i, j), distance in hit.integer.items():
+        if len(labels) > 2:
+            lines.append(f"  {labels[i]} and {labels[j]}: {distance} ULP stored")
+    for side, found in zip(labels, hit.outputs, strict=True):
+        lines.append(f"  {side}: {float(found.stored[0].ravel()[0]):.8g}")
+    if certificate is None:
+        lines.append(f"  not certified: {why}")
+    else:
+        state = "certified" if certificate.holds else "NOT certified: see the certificate"
+        lines.append(
+            f"  {state}; survives an error of exp of {certificate.survives_exp_error_ulps} ULP (f32)"
+        )
+    if outcome.cut:
+        lines.append("  wall time ended the search: another run may find another result")
+    return lines, words
+
+
+def _folder(outcome: Outcome) -> Path:
+    """``runs/ID``: the same command has the same folder."""
+    import hashlib
+
+    said = repr(
+        (
+            [(s.label, s.spec.content_hash) for s in outcome.sides],
+            outcome.space.full_context(),
+            outcome.space.cancellation,
+            outcome.space.kind,
+            outcome.objective.metric,
+            outcome.objective.single,
+            outcome.seed,
+            outcome.budget,
+        )
+    )
+    return Path("runs") / f"search-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+
+
+def _emit(witness: Any, home: Path, name: str, language: Language) -> str:
+    from search.emit import emit
+
+    path = home / f"{name}_{language.value}.py"
+    path.write_text(emit(witness, language.value, f"{name}.safetensors"), encoding="utf-8")
+    return str(path)
+
+
+def _minimise(
+    answer: Answer, path: str, folder: Path | None, evaluations: int, seed: int, emit: Language | None
+) -> None:
+    """Shrink a witness and file the result beside it, or in ``folder``."""
+    from search.shrink import shrink_witness
+    from search.witness import read, write
+
+    witness = read(path)
+    made, lines = shrink_witness(witness, evaluations=evaluations, seed=seed)
+    home = folder or Path(path).parent
+    name = f"{Path(path).stem}.min"
+    files = [str(p) for p in write(made, home, name, overwrite=True)]
+    if emit is not None:
+        files.append(_emit(made, home, name, emit))
+    answer.data({"schema": 1, "files": files, "lines": lines})
+    for text in (*lines, *files):
+        answer.text(text)
+    answer.close(lines[-1] if lines else "nothing to shrink")
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the commands."""
+    app.command()(search)
+    app.command()(replay)
+    app.add_typer(campaign_app, name="campaign")
