@@ -332,7 +332,10 @@ class Run:
 
             fixed = tuple(sorted((n, str(x)) for n, x in full.items() if n != "kv_len" and x is not None))
             key = (tuple(sorted(options.items())), fixed)
-            run.padded = _BUCKETS.shape(spec.content_hash, key, plan, plan_at, more=more)
+            # What else tells compiled functions apart: a shape that no such function has saves no compilation.
+            rows = (problem.heads, problem.rows, depth, problem.v.shape[-1], problem.q is None)
+            structure = (spec.content_hash, rows, tuple(sorted(formats.items())))
+            run.padded = _BUCKETS.shape(structure, key, plan, plan_at, more=more)
             if run.kv is None:
                 run.kv = prepare(problem.k, problem.v, problem.formats)
             run.kv = run.kv.at(bucket(problem.kv_len))
