@@ -95,6 +95,10 @@ class Space:
                 place="cancellation",
                 remedy="1 allows no cancellation at all, 0 any",
             )
+        if self.context.get("window"):
+            raise InputError(
+                "a window masks tokens", place="context", remedy="search a sequence as long as the window"
+            )
         if any(not 0 <= t < self.kv_len for t in self.fixed):
             raise InputError(
                 f"a fixed token is not in 0..{self.kv_len - 1}", place="fixed", remedy="number tokens from 0"
