@@ -1,14 +1,14 @@
 """How much each rounding of a spec moves its output, to first order.
 
 A small instance of the program (two pieces of the outermost level, two tokens in the innermost) is walked once over
-a tape (`search.tape`) of sample points, and differentiated backwards. The effect of every rounding on the output is
-then a combination of ``p_t v_t`` (softmax weight times value of token t) and of the output itself, with small
-integers as coefficients::
+a tape (`search.tape`) and differentiated backwards. For every rounding, ``x`` becoming ``x * (1 + delta)``, the effect
+on the output is a combination of ``p_t v_t`` (softmax weight times value of token t) and of the output itself, with
+small integers as coefficients::
 
     d out / d delta = sum_t direct_t * p_t * v_t  +  out * sum_t through_t * p_t
 
-They are read off the samples, and `Sensitivities.proved` says whether exact rational functions (SymPy) confirm them.
-Larger instances tell how the number of roundings that a token passes grows with each axis.
+They are read off sample points (`search.samples`), and exact rational functions (SymPy, `search.symbolic`) confirm
+them where the spec has such. Larger instances tell how many roundings a token passes at the sizes of a real plan.
 """
 
 from __future__ import annotations
@@ -16,41 +16,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from search.samples import Effect, Samples, instance
 from search.sides import Side, before_rounding
-from search.tape import Event, Node, TapeArithmetic, TapeWalker
-from specs.errors import InputError, SpecError, UnsupportedError
+from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
-from specs.names import HEAD_SCALARS, SCALARS
 from specs.program import TOKEN, Program
-from verify.definition.arithmetic import COMPARISONS
-from verify.definition.inputs import RowInputs
-from verify.partition import Plan
 
-Floats = NDArray[np.float64]
-#: Sample points beyond the number of tokens: what the fit is checked on.
-SPARE = 3
-TOLERANCE = 1e-7
-MAX_NODES_TOKENS = 48
+#: The largest instance that is sampled.
+MAX_TOKENS = 128
+#: Levels of at most so many pieces are taken whole where smaller ones cannot be walked.
+SMALL_LEVELS = (4, 16)
 
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of one rounding on the output.
-
-    Attributes:
-        event: the rounding.
-        direct: coefficient of ``p_t v_t`` for each token of the instance.
-        through: coefficient of ``p_t out`` for each token.
-    """
-
-    event: Event
-    direct: tuple[int, ...]
-    through: tuple[int, ...]
+Key = tuple[str, int, str, Format, bool, int]
 
 
 @dataclass(frozen=True)
@@ -59,6 +42,7 @@ class SiteSensitivity:
 
     Attributes:
         site: the line.
+        part: which operation of the line, by number.
         operation: see `Event`.
         format: where it rounds to.
         logit: whether a logit is rounded: then coefficients count per unit of its size.
@@ -67,6 +51,7 @@ class SiteSensitivity:
     """
 
     site: str
+    part: int
     operation: str
     format: Format
     logit: bool
@@ -74,24 +59,106 @@ class SiteSensitivity:
     effects: tuple[Effect, ...]
 
     @property
+    def key(self) -> Key:
+        """What identifies the rounding in instances of all sizes."""
+        return self.site, self.part, self.operation, self.format, self.logit, self.ulps
+
+    @property
     def elements(self) -> int:
         """Roundings of the instance."""
         return len(self.effects)
 
     @property
+    def falling(self) -> bool:
+        """Whether logits of at most 0 are rounded: see `Effect`."""
+        return all(e.falling for e in self.effects)
+
+    @property
     def kappa_direct(self) -> int:
         """The largest sum over elements of ``|direct_t|`` for one token."""
-        return _most([e.direct for e in self.effects])
+        return _most([[abs(d) for d in e.direct] for e in self.effects])
 
     @property
     def kappa_out(self) -> int:
         """The largest sum over elements of ``|through_t|`` for one token."""
-        return _most([e.through for e in self.effects])
+        return _most([[abs(a) for a in e.through] for e in self.effects])
+
+    @property
+    def counts(self) -> Counts:
+        """The roundings that one token passes, by kind."""
+        return Counts(
+            *(
+                _most([[max(0, sign * x) for x in getattr(e, name)] for e in self.effects])
+                for name in ("direct", "through")
+                for sign in (1, -1)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many roundings of one kind a token passes, at most.
+
+    Attributes:
+        raised, lowered: those that multiply, or divide, its ``p v`` in the numerator.
+        divided, normal: those that divide, or multiply, its share of the normaliser.
+    """
+
+    raised: int
+    lowered: int
+    divided: int
+    normal: int
+
+    @property
+    def all(self) -> tuple[int, int, int, int]:
+        """The four numbers."""
+        return self.raised, self.lowered, self.divided, self.normal
+
+    def most(self, other: Counts) -> Counts:
+        """The larger of each."""
+        return Counts(*(max(x, y) for x, y in zip(self.all, other.all, strict=True)))
+
+    def less(self, other: Counts) -> Counts:
+        """How many more there are than in ``other``, at least 0."""
+        return Counts(*(max(0, x - y) for x, y in zip(self.all, other.all, strict=True)))
+
+    @property
+    def direct(self) -> int:
+        """On the numerator."""
+        return max(self.raised, self.lowered)
+
+    @property
+    def through(self) -> int:
+        """On the normaliser."""
+        return max(self.divided, self.normal)
+
+
+_NONE = Counts(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The roundings of one operation at the sizes of a real plan.
+
+    Attributes:
+        site, operation, format, logit, ulps, falling: as in `SiteSensitivity`.
+        counts: at most so many for one token; where some multiply and some divide, all stand for both.
+        growth: by axis, how much more each kind counts with one piece, or token, more in the small instance.
+    """
+
+    site: str
+    operation: str
+    format: Format
+    logit: bool
+    ulps: int
+    falling: bool
+    counts: Counts
+    growth: Mapping[str, Counts]
 
     @property
     def unit_roundoff(self) -> Fraction:
-        """u of the format: half the distance of 1 to the next number; the whole of it where it rounds toward zero."""
-        return unit_roundoff(self.format) * self.ulps
+        """The largest relative error of one of them, relative to the larger of the two numbers."""
+        return Fraction(self.ulps, 1 << (self.format.p - (1 if self.format.rz else 0)))
 
 
 @dataclass(frozen=True)
@@ -105,8 +172,10 @@ class Sensitivities:
         axes: the axes of the partition, outermost first, the tokens last.
         sizes: sizes of the instance along them.
         sites: by line, operation and format, in the order of evaluation.
+        factors: whether every rounding is a factor of terms of numerator and normaliser, so that their product is
+            the exact dependence and not only the first order.
         proved: whether exact rational functions confirm every coefficient; None: the spec uses functions that are
-            no rational functions of exponentials.
+            no rational functions of exponentials, or nobody asked.
     """
 
     label: str
@@ -115,16 +184,29 @@ class Sensitivities:
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     sites: tuple[SiteSensitivity, ...]
+    factors: bool
     proved: bool | None = None
 
     @property
     def tokens(self) -> int:
         """Tokens of the instance."""
-        return int(np.prod(self.sizes))
+        return prod(self.sizes)
 
-    def narrow(self, wide: int = 24) -> tuple[SiteSensitivity, ...]:
-        """Roundings to fewer than ``wide`` bits."""
-        return tuple(s for s in self.sites if s.format.p < wide)
+    def of(self, site: str, fmt: str | None = None) -> SiteSensitivity:
+        """The last operation of a line, of one format if given.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = [s for s in self.sites if s.site == site and fmt in (None, str(s.format))]
+        if not found:
+            known = ", ".join(dict.fromkeys(s.site for s in self.sites))
+            raise InputError(f"nothing is rounded at '{site}'", place=self.label, remedy=f"rounded: {known}")
+        return max(found, key=lambda s: s.part)
+
+    def narrow(self) -> tuple[SiteSensitivity, ...]:
+        """Roundings to fewer bits than f32 has."""
+        return tuple(s for s in self.sites if s.format.p < 24)
 
     def expression(self, effect: Effect) -> Any:
         """The effect as a SymPy expression of ``p_t``, ``v_t`` and ``out``; of a logit, per unit of its size."""
@@ -136,18 +218,13 @@ class Sensitivities:
         return direct + sympy.Symbol("out", real=True) * through
 
 
-def unit_roundoff(fmt: Format) -> Fraction:
-    """The largest relative error of one rounding to ``fmt``, relative to the larger of the two numbers."""
-    return Fraction(1, 1 << (fmt.p - (1 if fmt.rz else 0)))
-
-
 def sensitivities(
     side: Side,
     context: Mapping[str, Any],
     *,
     sizes: Mapping[str, int] | None = None,
     order: Sequence[int] | None = None,
-    prove: bool = False,
+    prove: bool = True,
 ) -> Sensitivities:
     """First-order sensitivities of ``side``.
 
@@ -156,215 +233,157 @@ def sensitivities(
         context: as for `Side.program`; at least ``kv_len``.
         sizes: sizes of the instance by axis; 2 on the outermost level and on ``token``, 1 on the others if not given.
         order: token numbers by falling score; None: the last token first, so that every piece has a new maximum.
-        prove: also confirm the coefficients by exact rational functions (SymPy; slower).
+        prove: also confirm the coefficients by exact rational functions.
 
     Raises:
         UnsupportedError: a construct has no derivative, or the small instance cannot be built.
         SpecError, InputError: the spec fails for this context.
     """
     program, output, fmt = before_rounding(side.program(context))
-    return program_sensitivities(program, output, fmt, side.label, sizes=sizes, order=order, prove=prove)
-
-
-def program_sensitivities(
-    program: Program,
-    output: str,
-    fmt: Format,
-    label: str = "",
-    *,
-    sizes: Mapping[str, int] | None = None,
-    order: Sequence[int] | None = None,
-    prove: bool = False,
-) -> Sensitivities:
-    """As `sensitivities`, for a bound program and one of its sites."""
     axes = (*program.level_names, TOKEN)
-    shape = _shape(program, sizes or {})
-    n = int(np.prod(shape))
-    if n > MAX_NODES_TOKENS:
-        raise UnsupportedError(
-            f"an instance of {n} tokens",
-            place=label,
-            remedy=f"at most {MAX_NODES_TOKENS}: give smaller sizes",
-        )
-    ranks = list(range(n - 1, -1, -1)) if order is None else list(order)
-    samples = _Samples(ranks)
-    effects = samples.effects(program, instance(program, shape), output)
-    sites: dict[tuple[str, str, Format, bool, int], list[Effect]] = {}
-    for e in effects:
-        key = (e.event.site, e.event.operation, e.event.format, e.event.logit, e.event.ulps)
-        sites.setdefault(key, []).append(e)
-    found = tuple(SiteSensitivity(*key, tuple(items)) for key, items in sites.items())
-    result = Sensitivities(label, output, fmt, axes, shape, found)
+    unknown = [a for a in sizes or {} if a not in axes]
+    if unknown:
+        raise InputError(f"no axis '{unknown[0]}'", place="sizes", remedy=f"axes: {', '.join(axes)}")
+    given = dict.fromkeys(axes, 1) | {axes[0]: 2, TOKEN: 2} | dict(sizes or {})
+    shape = tuple(int(given[a]) for a in axes)
+    ranks = list(range(prod(shape) - 1, -1, -1)) if order is None else list(order)
+    result = _measured(program, output, fmt, side.label, shape, ranks)
     if prove:
         from search.symbolic import confirm
 
-        result = replace(result, proved=confirm(program, instance(program, shape), output, effects, ranks))
+        effects = [e for s in result.sites for e in s.effects]
+        proved = confirm(program, instance(program, shape), output, effects, ranks)
+        result = replace(result, proved=proved)
     return result
 
 
-def instance(program: Program, shape: Sequence[int]) -> Plan:
-    """A plan of this shape in which every piece has as many tokens; the program keeps its own context."""
-    n = int(np.prod(shape))
-    tokens = np.arange(n, dtype=np.int32).reshape(tuple(shape))
-    exists = {
-        name: np.ones(tuple(shape[: i + 1]), dtype=np.bool_) for i, name in enumerate(program.level_names)
-    }
-    return Plan(program, {"kv_len": n}, program.level_names, tokens, exists)
+def grown(side: Side, context: Mapping[str, Any]) -> tuple[tuple[Grown, ...], bool]:
+    """The roundings of ``side`` at the sizes of its plan in ``context``.
 
+    The counts of small instances, two sizes of each axis, are continued linearly in every axis: exact where sums
+    are sequential, too many where a tree is flatter.
 
-def row_inputs(program: Program, scores: Sequence[Any]) -> tuple[RowInputs, list[float]]:
-    """A row of ready scores, and the values of v: distinct numbers, which the tape takes for names.
+    Returns:
+        the roundings, and whether each of them is a factor (see `Sensitivities.factors`) in the largest instance.
 
     Raises:
-        UnsupportedError: the program has no score to feed.
+        as `sensitivities`.
     """
-    site, n = program.score_site(), len(scores)
-    if not site:
-        raise UnsupportedError(
-            f"{program.spec} has no site called score",
-            place="sensitivity",
-            remedy="name the scaled and masked score of a token 'score'",
+    program, output, fmt = before_rounding(side.program(context))
+    plan = side.plan(context)
+    axes, actual = (*program.level_names, TOKEN), tuple(int(n) for n in plan.tokens.shape)
+    lows = [1 if n == 1 else 2 if i in (0, len(axes) - 1) else 1 for i, n in enumerate(actual)]
+    refused: UnsupportedError | None = None
+    for most in (0, *SMALL_LEVELS):  # pieces that read each other need all of a level
+        whole = frozenset(i for i, n in enumerate(actual[:-1]) if 1 < n <= most)
+        taken = [n if i in whole else low for i, (n, low) in enumerate(zip(actual, lows, strict=True))]
+        if prod(taken) > MAX_TOKENS // 4:
+            taken[-1] = 1
+        try:
+            return _continued(program, output, fmt, side.label, axes, actual, taken, whole)
+        except UnsupportedError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _continued(
+    program: Program,
+    output: str,
+    fmt: Format,
+    label: str,
+    axes: tuple[str, ...],
+    actual: tuple[int, ...],
+    lows: Sequence[int],
+    whole: frozenset[int],
+) -> tuple[tuple[Grown, ...], bool]:
+    free = [i for i, n in enumerate(actual) if n > lows[i] and i not in whole]
+    corners: dict[tuple[int, ...], dict[Key, Counts]] = {}
+    rising: set[Key] = set()
+    exact = True
+    for steps in product((0, 1), repeat=len(free)):
+        shape = list(lows)
+        for i, step in zip(free, steps, strict=True):
+            shape[i] += step
+        corner = corners[steps] = {}
+        for order in _orders(shape):
+            found = _measured(program, output, fmt, label, tuple(shape), order, check=all(steps))
+            for s in found.sites:
+                corner[s.key] = s.counts.most(corner.get(s.key, _NONE))
+            rising |= {s.key for s in found.sites if not s.falling}
+            exact &= found.factors or not all(steps)
+    base = (0,) * len(free)
+    units = {axes[i]: tuple(int(i == j) for j in free) for i in free}
+    away = [actual[i] - lows[i] for i in free]
+    result: list[Grown] = []
+    for key in dict.fromkeys(key for corner in corners.values() for key in corner):
+        site, _, operation, target, logit, ulps = key
+        table = {at: corner.get(key, _NONE) for at, corner in corners.items()}
+        growth = {axis: table[unit].less(table[base]) for axis, unit in units.items()}
+        counts = _grown(
+            list(table.values()), _continue(table, "direct", away), _continue(table, "through", away)
         )
-    feed = np.empty(n, dtype=object)
-    feed[:] = list(scores)
-    scalars = dict.fromkeys(SCALARS, 1.0) | {"softcap": 0.0}
-    scalars |= {name: float("-inf") if name == "sink" else 0.0 for name in HEAD_SCALARS}
-    half = 1 << max(0, program.inputs["v"].p - 1)
-    names = [float((half + i % half) << (i // half)) / half for i in range(n)]
-    return RowInputs(v=np.array(names)[:, None], scalars=scalars, feed={site: feed}), names
+        result.append(Grown(site, operation, target, logit, ulps, key not in rising, counts, growth))
+    return tuple(result), exact
 
 
-def walk(
-    program: Program, plan: Plan, output: str, values: Any, scores: Sequence[Node], inputs: Sequence[Node]
-) -> tuple[TapeArithmetic, Node]:
-    """The tape of ``output`` in one row, and its node.
+def _orders(shape: Sequence[int]) -> list[list[int]]:
+    """Orders of scores that take different branches: rising, falling, and pieces up and down with rising tokens."""
+    n, outer = prod(shape), shape[0]
+    pieces = [i ^ 1 if i ^ 1 < outer else i for i in range(outer)]
+    mixed = [piece * (n // outer) + t for piece in pieces for t in range(n // outer - 1, -1, -1)]
+    orders = [list(range(n - 1, -1, -1)), list(range(n)), mixed]
+    return [order for i, order in enumerate(orders) if order not in orders[:i]]
 
-    Raises:
-        UnsupportedError: the small instance cannot be built, or a construct has no derivative.
-    """
-    row, names = row_inputs(program, scores)
-    tape = TapeArithmetic(values, dict(zip(names, inputs, strict=True)))
-    walker = TapeWalker(program, plan, row, tape)
-    axes = program.sites[output].type.axes
-    try:
-        return tape, walker.value(output, {axis: 0 for axis in axes})
-    except (SpecError, InputError) as error:
+
+def _continue(table: Mapping[tuple[int, ...], Counts], name: str, away: Sequence[int]) -> int:
+    return max(0, _multilinear({at: getattr(counts, name) for at, counts in table.items()}, away))
+
+
+def _grown(seen: Sequence[Counts], direct: int, through: int) -> Counts:
+    """The numbers, as kinds: of both where both were seen."""
+    raised, lowered = any(c.raised for c in seen), any(c.lowered for c in seen)
+    divided, normal = any(c.divided for c in seen), any(c.normal for c in seen)
+    return Counts(
+        direct if raised or not lowered else 0,
+        direct if lowered else 0,
+        through if divided or not normal else 0,
+        through if normal else 0,
+    )
+
+
+def _multilinear(corners: Mapping[tuple[int, ...], int], x: Sequence[int]) -> int:
+    """The multilinear function with these values on {0, 1}^n, at ``x``."""
+    total = 0
+    for at, value in corners.items():
+        total += value * prod(xi if bit else 1 - xi for bit, xi in zip(at, x, strict=True))
+    return total
+
+
+def _measured(
+    program: Program,
+    output: str,
+    fmt: Format,
+    label: str,
+    shape: tuple[int, ...],
+    order: Sequence[int],
+    check: bool = True,
+) -> Sensitivities:
+    n = prod(shape)
+    if n > MAX_TOKENS:
         raise UnsupportedError(
-            f"{program.spec} cannot be walked on {plan.tokens.shape} tokens: {error.cause}",
-            place=str(error.place or "sensitivity"),
-            remedy="the spec reads pieces that a small instance has not: search it without a bound",
-        ) from None
-
-
-class _Samples:
-    """Scores and values at sample points: arrays ``[value, point]``; v is a unit vector for each token, and a mix."""
-
-    def __init__(self, order: Sequence[int]) -> None:
-        n = len(order)
-        if sorted(order) != list(range(n)):
-            raise InputError(f"{list(order)} orders no {n} tokens", place="order", remedy="give each token once")
-        rng = np.random.default_rng(20240607)
-        self.n = n
-        self.points = n + SPARE
-        self.scores = np.empty((n, self.points))
-        self.scores[np.array(order)] = -0.1 * np.arange(n)[:, None] + rng.uniform(-0.045, 0.045, (n, self.points))
-        self.mix = rng.uniform(0.5, 1.5, n) * rng.choice([-1.0, 1.0], n)
-
-    def effects(self, program: Program, plan: Plan, output: str) -> list[Effect]:
-        """The effect of every rounding on ``output``."""
-        columns = np.concatenate([np.eye(self.n), self.mix[None]])
-        with np.errstate(all="ignore"):
-            tape, out = walk(
-                program,
-                plan,
-                output,
-                _Arrays(),
-                [Node(s[None], scale=Fraction(1)) for s in self.scores],
-                [Node(columns[:, t][:, None]) for t in range(self.n)],
-            )
-            shape = (self.n + 1, self.points)
-            shares = np.broadcast_to(out.value, shape)
-            found = [(event, np.broadcast_to(x, shape)) for event, x in tape.backward(out)]
-        if not _linear(shares, self.mix) or not np.allclose(shares[:-1].sum(axis=0), 1.0, atol=1e-5):
-            raise UnsupportedError(
-                f"the output of {program.spec} is no weighted mean of its values",
-                place=f"site '{output}'",
-                remedy="search it without a bound",
-            )
-        return [self._effect(event, x, shares[:-1], program.spec) for event, x in found]
-
-    def _effect(self, event: Event, x: Floats, shares: Floats, spec: str) -> Effect:
-        """Integers d and a with ``x_t = p_t (d_t + sum_j a_j p_j)``, checked on spare points."""
-        ratio = x[:-1] / shares
-        gaps = ratio - ratio[0]
-        direct = np.rint(gaps.mean(axis=1))
-        through = np.rint(np.linalg.lstsq(shares.T, ratio[0], rcond=None)[0])
-        error = np.abs(ratio - direct[:, None] - (through @ shares)[None]).max()
-        if not (_linear(x, self.mix) and error < TOLERANCE * (1 + np.abs(ratio).max())):
-            raise UnsupportedError(
-                f"the effect of rounding '{event.site}' ({event.operation}) is no combination of p v and p out",
-                place=spec,
-                remedy="search it without a bound",
-            )
-        # A constant can move between the two sums, as the weights add up to 1: take the smaller numbers.
-        shifts = {0, *through.tolist(), *(-direct).tolist()}
-        shift = min(shifts, key=lambda s: (np.abs(direct + s).sum() + np.abs(through - s).sum(), s))
-        return Effect(event, tuple(map(int, direct + shift)), tuple(map(int, through - shift)))
-
-
-def _linear(x: Floats, mix: Floats) -> bool:
-    """Whether the mixed column is the mix of the unit columns."""
-    return bool(np.allclose(x[-1], mix @ x[:-1], rtol=1e-6, atol=1e-9 * (1 + np.abs(x).max())))
-
-
-class _Arrays:
-    """Values at many points at once: see `search.tape.Field`."""
-
-    def constant(self, x: Fraction) -> Floats:
-        return np.array([[float(x)]])
-
-    def infinity(self, sign: int) -> Floats:
-        return np.array([[sign * np.inf]])
-
-    def function(self, name: str, x: Floats) -> tuple[Floats, Floats]:
-        log2 = float(np.log(2.0))
-        match name:
-            case "exp":
-                return np.exp(x), np.exp(x)
-            case "exp2":
-                return np.exp2(x), np.exp2(x) * log2
-            case "log":
-                return np.log(x), 1 / x
-            case "log2":
-                return np.log2(x), 1 / (x * log2)
-            case "rcp":
-                return 1 / x, -1 / (x * x)
-            case _:
-                raise UnsupportedError(f"{name}() has no derivative here", remedy="search without a bound")
-
-    def is_value(self, x: Floats, constant: int) -> bool:
-        return bool(np.all(x == constant))
-
-    def finite(self, x: Floats) -> bool:
-        return bool(np.all(np.isfinite(x)))
-
-    def decide(self, op: str, a: Floats, b: Floats) -> bool:
-        answers = np.asarray(COMPARISONS[op](a, b))
-        if answers.all() or not answers.any():
-            return bool(answers.all())
-        raise UnsupportedError(
-            "a comparison depends on the values", remedy="search without a bound: its branches differ"
+            f"an instance of {n} tokens", place=label, remedy=f"at most {MAX_TOKENS}: give smaller sizes"
         )
+    samples, plan = Samples(order), instance(program, shape)
+    effects = samples.effects(program, plan, output)
+    sites: dict[Key, list[Effect]] = {}
+    for e in effects:
+        key = (e.event.site, e.event.part, e.event.operation, e.event.format, e.event.logit, e.event.ulps)
+        sites.setdefault(key, []).append(e)
+    found = tuple(SiteSensitivity(*key, tuple(items)) for key, items in sites.items())
+    factors = check and samples.factors(program, plan, output, effects)
+    return Sensitivities(label, output, fmt, (*program.level_names, TOKEN), shape, found, factors)
 
 
 def _most(rows: Sequence[Sequence[int]]) -> int:
-    return int(np.abs(np.array(rows)).sum(axis=0).max(initial=0)) if rows else 0
-
-
-def _shape(program: Program, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    axes = (*program.level_names, TOKEN)
-    unknown = [a for a in sizes if a not in axes]
-    if unknown:
-        raise InputError(f"no axis '{unknown[0]}'", place="sizes", remedy=f"axes: {', '.join(axes)}")
-    default = {axis: 1 for axis in axes} | {axes[0]: 2, TOKEN: 2}
-    return tuple(int({**default, **sizes}[a]) for a in axes)
+    return int(np.array(rows).sum(axis=0).max(initial=0)) if rows else 0

@@ -11,13 +11,14 @@ its rounding counts with the size of the logit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
-from specs.dot_products import DotProduct
+from specs.dot_products import DotProduct, find
 from specs.errors import UnsupportedError
 from specs.formats import Format
 from specs.nodes import Tree
@@ -25,32 +26,38 @@ from specs.program import Program
 from verify.definition.arithmetic import Condition, Decided, Fold
 from verify.definition.inputs import RowInputs
 from verify.definition.layout import Index, Read
-from verify.definition.trees import Operations, build
+from verify.definition.trees import Operations, build, integer
 from verify.definition.walker import Walker
 from verify.partition import Plan
 
+#: A line, and the number of the operation in it.
+Label = tuple[str, int]
 EXP = ("exp", "triton.exp", "cuda.expf", "cuda.fast_expf", "torch.fexp_u20", "glibc.expf")
 EXP2 = ("exp2", "mufu.ex2", "fa4.exp2")
 LOG = ("log", "cuda.logf", "glibc.logf")
 LOG2 = ("log2", "mufu.lg2")
 RECIPROCAL = ("rcp", "mufu.rcp")
 QUOTIENT = ("/", "div", "div.full")
-#: Operations whose result a function of the machine only approximates: one rounding counts as this many ulps.
+#: How far functions of machines and libraries may be off, in half-units of the last place of f32. Sources: CUDA's
+#: tables of maximum errors and the PTX manual (ex2.approx 2**-22.5 relative, rcp.approx 1 ulp, rsqrt.approx
+#: 2**-22.9, div.full 2 ulp, expf and logf 2 and 1 ulp); names of others say it (``u20``).
 APPROXIMATE = {
     "mufu.ex2": 3,
     "mufu.rcp": 2,
-    "mufu.rsq": 2,
-    "mufu.lg2": 3,
-    "div.full": 2,
+    "mufu.rsq": 3,
+    "mufu.lg2": 4,
+    "div.full": 4,
     "triton.exp": 3,
-    "cuda.expf": 3,
+    "cuda.expf": 4,
     "cuda.fast_expf": 3,
-    "fa4.exp2": 3,
-    "torch.fexp_u20": 20,
-    "glibc.expf": 1,
-    "glibc.logf": 1,
-    "cuda.logf": 1,
+    "fa4.exp2": 4,
+    "torch.fexp_u20": 40,
+    "glibc.expf": 2,
+    "glibc.logf": 2,
+    "cuda.logf": 2,
 }
+#: Exponentials that first multiply their argument by a rounded log2(e).
+SCALED = ("triton.exp", "cuda.fast_expf")
 
 
 class Field(Protocol):
@@ -96,6 +103,7 @@ class Event:
         format: where it rounds to.
         ulps: how many half-units of the last place it may be off (1: correctly rounded).
         logit: whether what is rounded is a logit.
+        part: which operation of the line, by number.
     """
 
     site: str
@@ -104,6 +112,7 @@ class Event:
     format: Format
     ulps: int
     logit: bool
+    part: int = 0
 
 
 @dataclass(eq=False)
@@ -132,20 +141,32 @@ class TapeArithmetic(Decided):
     Args:
         values: what values are.
         inputs: the node of each value of v, by the number that stands for it.
+        shifts: by how much each rounding moves its value, in the order of evaluation: a number is multiplied by
+            ``1 + shift``, and so is the exponential of a logit. None: not at all.
     """
 
-    def __init__(self, values: Field, inputs: Mapping[float, Node]) -> None:
+    def __init__(
+        self, values: Field, inputs: Mapping[float, Node], shifts: Sequence[float] | None = None
+    ) -> None:
         self.field, self.inputs = values, inputs
         self.nodes: list[Node] = []
-        self.site = ""
+        self.events: list[Node] = []
+        self.shifts = shifts
+        self.site, self.part = "", 0
         self.where: list[tuple[str, tuple[int, ...]]] = []
 
     @contextmanager
-    def compiling(self, site: str) -> Iterator[None]:
+    def compiling(self, site: str) -> Generator[None]:
         """While the line of ``site`` is compiled."""
-        before, self.site = self.site, site
+        before = self.site, self.part
+        self.site, self.part = site, 0
         yield
-        self.site = before
+        self.site, self.part = before
+
+    def label(self) -> Label:
+        """The line that is being compiled, and the number of its operation."""
+        self.part += 1
+        return self.site, self.part
 
     # -- leaves -------------------------------------------------------------------------------------------
 
@@ -176,12 +197,22 @@ class TapeArithmetic(Decided):
         return self._operation(op, operands, fmt, "")
 
     def _operation(self, op: str, operands: Sequence[Format], fmt: Format, name: str) -> Callable[..., Node]:
-        site, make = self.site, self._make(op, operands, fmt)
-        label = name or op
+        site, make = self.label(), self._make(op, operands, fmt)
+
+        if op in SCALED:
+            scaled, one = self.label(), self.field.constant(Fraction(1))
+
+            def exponential(x: Node) -> Node:
+                if x.varies and self.field.finite(x.value):
+                    x = self._round(self._node(x.value, ((x, one),), x.scale), scaled, "scale", fmt, 2)
+                node, rounds = make(x)
+                return self._round(node, site, op, fmt, APPROXIMATE[op]) if rounds else node
+
+            return exponential
 
         def apply(*args: Node) -> Node:
             node, rounds = make(*args)
-            return self._round(node, site, label, fmt, APPROXIMATE.get(op, 1)) if rounds else node
+            return self._round(node, site, name or op, fmt, APPROXIMATE.get(op, 1)) if rounds else node
 
         return apply
 
@@ -246,8 +277,7 @@ class TapeArithmetic(Decided):
         one = f.constant(Fraction(1))
         scale = a.scale if a.scale is not None and a.varies else b.scale if b.scale is not None else a.scale
         node = self._node(value, ((a, one), (b, one if op == "+" else -one)), scale)
-        exact = any(f.is_value(x.value, 0) for x in (a, b)) or f.is_value(value, 0)
-        return node, not exact
+        return node, True
 
     def _product(self, a: Node, b: Node, held: bool) -> tuple[Node, bool]:
         f = self.field
@@ -256,17 +286,15 @@ class TapeArithmetic(Decided):
                 return y, False
             if f.is_value(x.value, 0) and f.finite(y.value):
                 return Node(f.constant(Fraction(0)), varies=False), False
-        scale: Any = None
+        value, scale = a.value * b.value, None
         for x, y in ((a, b), (b, a)):
             if x.scale is not None and x.varies and not y.varies:
                 scale = x.scale * float(_plain(y.value))
-        node = self._node(a.value * b.value, ((a, b.value), (b, a.value)), scale)
-        exact = held or any(f.is_value(x.value, 1) for x in (a, b))
-        return node, not exact
+        return self._node(value, ((a, b.value), (b, a.value)), scale), not held
 
     def _quotient(self, a: Node, b: Node) -> tuple[Node, bool]:
         f = self.field
-        if f.is_value(b.value, 1):
+        if f.is_value(b.value, 1) and not b.varies:
             return a, False
         value, one = a.value / b.value, f.constant(Fraction(1))
         node = self._node(value, ((a, one / b.value), (b, -(value / b.value))), None)
@@ -281,8 +309,7 @@ class TapeArithmetic(Decided):
         value, slope = self.field.function(kind, a.value)
         scale = {"log": Fraction(1), "log2": 1.4426950408889634}.get(kind)
         node = self._node(value, ((a, slope),), scale)
-        trivial = any(self.field.is_value(value, x) for x in (0, 1))
-        return node, not trivial
+        return node, not self.field.is_value(value, 0)
 
     def _negated(self, a: Node) -> Node:
         scale = None if a.scale is None else -a.scale
@@ -292,10 +319,10 @@ class TapeArithmetic(Decided):
         """A rounding, unless every value fits."""
         if target.holds(source) or target.is_real:
             return lambda x: x
-        site, one = self.site, self.field.constant(Fraction(1))
+        site, one = self.label(), self.field.constant(Fraction(1))
 
         def cast(x: Node) -> Node:
-            if not x.varies or any(self.field.is_value(x.value, k) for k in (0, 1)):
+            if not x.varies or self.field.is_value(x.value, 0):
                 return x
             return self._round(self._node(x.value, ((x, one),), x.scale), site, "cast", target, 1)
 
@@ -303,7 +330,7 @@ class TapeArithmetic(Decided):
 
     def compare(self, op: str) -> Callable[[Node, Node], Condition]:
         """A comparison in the assumed order of scores."""
-        return lambda a, b: a is b and op in ("==", "<=", ">=") or self.field.decide(op, a.value, b.value)
+        return lambda a, b: (a is b and op in ("==", "<=", ">=")) or self.field.decide(op, a.value, b.value)
 
     def is_nan(self, x: Node) -> Condition:
         """False: a real number is one."""
@@ -318,22 +345,28 @@ class TapeArithmetic(Decided):
         mul = self._operation("*", factors if kind == "dot" else [*operands, fmt], fmt, "*")
         fma = self._operation("fma", (*operands, fmt), fmt, "fold")
         zero = self.number(Fraction(0), fmt)
-        site = self.site
+        site = self.label()
 
         def exact(terms: Sequence[Any], pairs: bool, start: Any) -> Node:
             total = zero if start is None else start
             inexact = False
             for term in terms:
-                value, rounds = self._product(*term, True) if pairs else (term, False)
+                value, rounds = self._product(term[0], term[1], True) if pairs else (term, False)
                 total, more = self._sum("+", total, value)
                 inexact |= rounds or more
             return self._round(total, site, "fold", fmt, 1) if inexact and total.event is None else total
 
         def chain(node: Tree) -> Fold:
+            dot = find(dots, node.instruction, operands[0], operands[1], fmt, integer(node.ints[0]))
+            # Terms are cut to so many bits below the largest of a block, then the sum is rounded or cut once.
+            ulps = 1 + max(1, 1 << max(0, fmt.p - dot.fraction_bits))
+            step, place = self._make("fma", (*operands, fmt), fmt), self.label()
+
             def run(pairs: Sequence[Any], start: Any) -> Node:
                 total = zero if start is None else start
                 for a, b in pairs:
-                    total = fma(a, b, total)
+                    total, rounds = step(a, b, total)
+                    total = self._round(total, place, "mma", fmt, ulps) if rounds else total
                 return total
 
             return run
@@ -349,15 +382,24 @@ class TapeArithmetic(Decided):
             self.nodes.append(node)
         return node
 
-    def _round(self, node: Node, site: str, operation: str, fmt: Format, ulps: int) -> Node:
+    def _round(self, node: Node, label: Label, operation: str, fmt: Format, ulps: int) -> Node:
         if not node.varies or not self.field.finite(node.value) or fmt.is_real:
             return node
         if node.event is not None:  # the same node again, as ``x + 0``
             return node
+        site, part = label
         where = next((i for name, i in reversed(self.where) if name == site), ())
-        logit = node.scale is not None
-        node.event = Event(site, where, operation, fmt, ulps, logit)
+        node.event = Event(site, where, operation, fmt, ulps, node.scale is not None, part)
+        self.events.append(node)
+        if self.shifts is not None and len(self.events) <= len(self.shifts):
+            self._shift(node, self.shifts[len(self.events) - 1])
         return node
+
+    def _shift(self, node: Node, shift: float) -> None:
+        if node.scale is None:
+            node.value = node.value * (1.0 + shift)
+        else:
+            node.value = node.value + float(node.scale) * math.log1p(shift)
 
     def backward(self, output: Node) -> list[tuple[Event, Any]]:
         """The effect of every rounding on ``output``: value times adjoint; of a logit, its unit times adjoint."""
@@ -368,19 +410,15 @@ class TapeArithmetic(Decided):
         effects: list[tuple[Event, Any]] = []
         for node in reversed(self.nodes):
             adjoint = node.adjoint
+            if node.event is not None:
+                unit = node.value if node.scale is None else self.field.constant(Fraction(node.scale))
+                effects.append((node.event, unit * adjoint))
             if self.field.is_value(adjoint, 0):
                 continue
-            if node.event is not None:
-                unit = node.value if node.scale is None else self.unit(node.scale)
-                effects.append((node.event, unit * adjoint))
             for parent, partial in node.parents:
                 if parent.parents and self.field.finite(partial):
                     parent.adjoint = parent.adjoint + adjoint * partial
         return effects[::-1]
-
-    def unit(self, scale: Fraction | float) -> Any:
-        """The unit of a logit as a value."""
-        return self.field.constant(Fraction(scale))
 
 
 class TapeWalker(Walker):

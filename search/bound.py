@@ -1,0 +1,381 @@
+"""An upper bound on the distance of two sides, over all scores and values.
+
+Each rounding to a narrow format moves a token's term by a factor of at most ``1 + r``, and a token passes so many of
+them (`search.sensitivity`). All that is left of the input is then the mass P of ``p |v|`` on tokens of one sign and M
+on the other, with ``|P - M| >= c (P + M)``. The continuous index is concave on positive numbers, the smallest of the
+lines that continue its pieces, and everything scales: the largest distance is a linear program, solved exactly by
+z3.Optimize over the rationals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from search.sensitivity import Grown, grown
+from search.sides import Side, before_rounding
+from search.tape import APPROXIMATE
+from specs.errors import InputError, UnsupportedError
+from specs.formats import Format
+from specs.nodes import Last, Name, Node, Op, Prev, Tree
+from specs.program import Program
+
+#: Formats of at most this many significand bits get factors of their own; the others are counted together.
+NARROW = 16
+#: Formats whose smallest normal number is above 2**this lose small weights altogether.
+DEEP = -100
+#: Binades above the lower output in which the index is followed; beyond them its line goes on.
+BINADES = 12
+SCORE_BOX = 20.0
+_FINE = 1 << 80
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the roundings of one side may do to its output.
+
+    Attributes:
+        label: of the side.
+        narrow: the roundings to narrow formats.
+        up, down: the largest and the smallest factor on a term ``p v`` of the numerator, by narrow roundings.
+        normal_up, normal_down: likewise on a term of the normaliser.
+        direct, through: the same to first order: relative to ``sum p |v|``, and to the output.
+        wide_direct, wide_through: what all other roundings add, relative to ``sum p |v|`` and to the output.
+        roundings: how many others were counted, each half a unit in the last place of the compute format.
+        factors: whether every rounding is a factor (see `search.sensitivity.Sensitivities`).
+        rounded: whether the output is a rounding of the value whose distance is bounded.
+        loses: formats that lose small weights.
+    """
+
+    label: str
+    narrow: tuple[Grown, ...]
+    up: Fraction
+    down: Fraction
+    normal_up: Fraction
+    normal_down: Fraction
+    direct: Fraction
+    through: Fraction
+    wide_direct: Fraction
+    wide_through: Fraction
+    roundings: int
+    factors: bool
+    rounded: bool = True
+    loses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The largest distance that two sides can have.
+
+    Attributes:
+        real: distance of the continuous index before the last rounding, at most; infinite where cancellation leaves
+            the sign of an output open.
+        integer: distance of the stored outputs, at most: ``floor(real) + 1``, as each may be rounded by half a place
+            (an output that is no cast is not rounded once more); None where ``real`` is infinite.
+        first_order: the same distance with products of roundings left out.
+        a_above, b_above: the first-order distance with the output of that side the larger one.
+        rigor: whether ``real`` is proved or only a first-order estimate, equal to `first_order`.
+        reason: why.
+        cancellation: c.
+        format: of the outputs.
+        a, b: the roundings of both sides; None where the sides are the same.
+    """
+
+    real: float
+    integer: int | None
+    first_order: float
+    a_above: float
+    b_above: float
+    rigor: Literal["rigorous", "first order"]
+    reason: str
+    cancellation: Fraction
+    format: Format
+    a: Terms | None = None
+    b: Terms | None = None
+
+
+def upper_bound(
+    a: Side,
+    b: Side,
+    *,
+    context: Mapping[str, Any],
+    cancellation: Fraction,
+    roundings: int | None = None,
+    score_box: float = SCORE_BOX,
+) -> Bound:
+    """The largest distance of the outputs of ``a`` and ``b``, over all scores in the box and all values.
+
+    Args:
+        a, b: the sides; both must store their output in the same format.
+        context: as for `Side.program`; at least ``kv_len``.
+        cancellation: c > 0: the exact output is at least c times the weighted mean of \\|v\\|.
+        roundings: how many roundings of the compute format to allow for on each side; None: as many as a token
+            passes at most in the plan.
+        score_box: bound on \\|s\\|: roundings of logits count with their size.
+
+    Raises:
+        InputError: the formats of the outputs differ, or c is not in (0, 1].
+        UnsupportedError: the roundings of a spec are not understood.
+    """
+    if not 0 < cancellation <= 1:
+        raise InputError(
+            f"c = {cancellation}",
+            place="cancellation",
+            remedy="give 0 < c <= 1: without it there is no bound",
+        )
+    (pa, _, fa), (pb, _, fb) = (before_rounding(side.program(context)) for side in (a, b))
+    if fa != fb:
+        raise InputError(
+            f"{a.label} stores {fa}, {b.label} stores {fb}",
+            place="bound",
+            remedy="compare outputs of one format",
+        )
+    if _same_lines(pa, pb) and _same_plan(a, b, context) and _same_machine(pa, a, b):
+        reason = "both sides are the same program on the same partition"
+        return Bound(0.0, 0, 0.0, 0.0, 0.0, "rigorous", reason, cancellation, fa)
+    sides = [terms_of(side, context, roundings=roundings, score_box=score_box) for side in (a, b)]
+    return bound_of(*sides, cancellation=cancellation, fmt=fa)
+
+
+def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Bound:
+    """As `upper_bound`, from what `terms_of` found: worth it where one side is compared often."""
+    above = [_distance(_linear(high), _linear(low), cancellation, fmt) for high, low in ((a, b), (b, a))]
+    first = real = max(above)
+    rigor: Literal["rigorous", "first order"] = "first order"
+    reason = _why_not([a, b])
+    if not reason:
+        pairs = ((a, b), (b, a))
+        real = max(_distance(_product(high), _product(low), cancellation, fmt) for high, low in pairs)
+        rigor, reason = "rigorous", "every rounding is a factor of terms of the numerator or the normaliser"
+    last = Fraction(a.rounded + b.rounded, 2)
+    integer = None if math.isinf(real) else math.floor(Fraction(real) + last)
+    return Bound(real, integer, first, above[0], above[1], rigor, reason, cancellation, fmt, a, b)
+
+
+def _upstream(program: Program) -> dict[str, Node]:
+    """The lines that the output depends on, without those above the score."""
+    states, fed = program.states, program.score_site()
+    found: dict[str, Node] = {}
+    todo = ["output"]
+    while todo:
+        name = todo.pop()
+        if name in found or name not in program.sites or name == fed:
+            continue
+        found[name] = program.sites[name].expr
+        for n in found[name].walk():
+            match n:
+                case Name(id=other):
+                    todo.append(other)
+                case Prev(state=other) | Last(state=other):
+                    todo += [other, *(x.id for x in states[other].start.walk() if isinstance(x, Name))]
+                case _:
+                    pass
+    return found
+
+
+def _same_lines(p: Program, q: Program) -> bool:
+    lines = _upstream(p)
+
+    def starts(program: Program) -> dict[str, tuple[str, Node]]:
+        return {name: (s.scope, s.start) for name, s in program.states.items() if name in lines}
+
+    def colours(program: Program) -> dict[str, tuple[int, str, Node]]:
+        return {name: (v.size, v.axis, v.index) for name, v in program.views.items()}
+
+    return (
+        lines == _upstream(q)
+        and all(
+            p.sites[n].section == q.sites[n].section and p.sites[n].type == q.sites[n].type for n in lines
+        )
+        and starts(p) == starts(q)
+        and colours(p) == colours(q)
+        and (p.compute, p.inputs) == (q.compute, q.inputs)
+    )
+
+
+def _same_machine(program: Program, a: Side, b: Side) -> bool:
+    """Whether the platforms compute the same, as far as the program asks them."""
+    nodes = [n for line in _upstream(program).values() for n in line.walk()]
+    dots = any(isinstance(n, Tree) and n.kind == "mma" for n in nodes)
+    functions = any(isinstance(n, Op) and n.op in APPROXIMATE for n in nodes)
+    return (not dots or a.platform.dot_products == b.platform.dot_products) and (
+        not functions or a.platform.special_functions == b.platform.special_functions
+    )
+
+
+def _same_plan(a: Side, b: Side, context: Mapping[str, Any]) -> bool:
+    p, q = a.plan(context), b.plan(context)
+    return (
+        p.levels == q.levels
+        and np.array_equal(p.tokens, q.tokens)
+        and all(np.array_equal(p.exists[name], q.exists[name]) for name in p.levels)
+    )
+
+
+def _why_not(sides: list[Terms]) -> str:
+    for t in sides:
+        if not t.factors:
+            return f"the roundings of {t.label} are not all factors: products of two are left out"
+        if t.loses:
+            return f"{t.label} rounds to {t.loses[0]}, which loses small weights: not covered"
+    return ""
+
+
+def terms_of(
+    side: Side,
+    context: Mapping[str, Any],
+    *,
+    roundings: int | None = None,
+    score_box: float = SCORE_BOX,
+) -> Terms:
+    """What the roundings of ``side`` may do to its output: arguments and errors as of `upper_bound`."""
+    found, factors = grown(side, context)
+    narrow = tuple(g for g in found if g.format.p <= NARROW and not g.logit)
+    up = down = normal_up = normal_down = Fraction(1)
+    direct = through = Fraction(0)
+    for g in narrow:
+        r, n = _relative(g), g.counts
+        above, below = _factors(r, n.raised, n.lowered)
+        up, down = up * above, down * below
+        above, below = _factors(r, n.normal, n.divided)
+        normal_up, normal_down = normal_up * above, normal_down * below
+        up, normal_up = _raised(up), _raised(normal_up)
+        down, normal_down = -_raised(-down), -_raised(-normal_down)
+        direct += n.direct * r
+        through += n.through * r
+    program, output, _ = before_rounding(side.program(context))
+    unit = Fraction(1, 1 << program.compute.p)
+    wide = (
+        _wide(found, side, context, score_box, unit) if roundings is None else (roundings * unit, Fraction(0))
+    )
+    return Terms(
+        side.label,
+        narrow,
+        up,
+        down,
+        normal_up,
+        normal_down,
+        direct,
+        through,
+        wide[0],
+        wide[1],
+        round(sum(wide) / unit),
+        factors,
+        output != "output",
+        tuple(dict.fromkeys(str(g.format) for g in narrow if g.format.emin > DEEP)),
+    )
+
+
+def _wide(
+    found: tuple[Grown, ...], side: Side, context: Mapping[str, Any], score_box: float, unit: Fraction
+) -> tuple[Fraction, Fraction]:
+    """What roundings to wide formats, and roundings of logits, add to numerator and normaliser."""
+    tokens = side.plan(context).kv_len
+    # A logit is a score or the logarithm of a sum of weights of at most 1; falling ones add up to a difference.
+    size = math.ceil(score_box + math.log(max(2, tokens)))
+    fall = math.ceil(2 * score_box + math.log(max(2, tokens)))
+    direct = through = Fraction(0)
+    falling = [Fraction(0), Fraction(0)]
+    for g in found:
+        if g.logit and g.falling:
+            falling = [
+                max(most, g.unit_roundoff * fall) if n else most
+                for most, n in zip(falling, (g.counts.direct, g.counts.through), strict=True)
+            ]
+        elif g.logit or g.format.p > NARROW:
+            each = g.unit_roundoff * (size if g.logit else 1)
+            direct += each * g.counts.direct
+            through += each * g.counts.through
+    return direct + falling[0], through + falling[1]
+
+
+def _factors(r: Fraction, times: int, over: int) -> tuple[Fraction, Fraction]:
+    """The largest and smallest product of so many factors ``1 + delta``, of so many ``1 / (1 + delta)``, or both kinds."""
+    if times and over:
+        n = max(times, over)
+        return 1 / (1 - r) ** n, (1 - r) ** n
+    return (1 + r) ** times / (1 - r) ** over, (1 - r) ** times / (1 + r) ** over
+
+
+def _relative(g: Grown) -> Fraction:
+    """The largest relative error of one rounding, relative to what is rounded."""
+    u = g.unit_roundoff
+    return u if g.format.rz or g.ulps > 1 else u / (1 + u)
+
+
+def _raised(x: Fraction) -> Fraction:
+    """``x`` or a little above it, with few digits."""
+    return Fraction(math.ceil(x * _FINE), _FINE)
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """The lowest and highest output of a side, as combinations of the masses P and M over a constant.
+
+    ``high`` is at most ``(high_p P - high_m M) / low_normal``; ``low`` at least ``(low_p P - low_m M) / high_normal``.
+    """
+
+    high_p: Fraction
+    high_m: Fraction
+    low_p: Fraction
+    low_m: Fraction
+    low_normal: Fraction
+    high_normal: Fraction
+
+
+def _product(t: Terms) -> _Reach:
+    """With every product of roundings."""
+
+    def grows(x: Fraction) -> Fraction:  # (1 + u) ** n, from n * u
+        return 1 / (1 - x) if x < 1 else Fraction(1 << 64)
+
+    d, n = grows(t.wide_direct), grows(t.wide_through)
+    return _Reach(t.up * d, t.down / d, t.down / d, t.up * d, t.normal_down / n, t.normal_up * n)
+
+
+def _linear(t: Terms) -> _Reach:
+    """To first order: ``P - M``, plus or minus ``d (P + M) + a (P - M)``."""
+    d, a = t.direct + t.wide_direct, t.through + t.wide_through
+    return _Reach(1 + d + a, 1 - d + a, 1 - d - a, 1 + d - a, Fraction(1), Fraction(1))
+
+
+def _distance(upper: _Reach, lower: _Reach, c: Fraction, fmt: Format) -> float:
+    """The largest index of ``upper`` minus that of ``lower``; infinite where the sign of an output is open."""
+    if any(side.low_p * (1 + c) <= side.low_m * (1 - c) for side in (upper, lower)):
+        return math.inf
+    return _largest(upper, lower, c, fmt)
+
+
+def _largest(upper: _Reach, lower: _Reach, c: Fraction, fmt: Format) -> float:
+    """The largest index of ``upper`` minus that of ``lower``, whose output is in [1, 2]: all outputs scale alike."""
+    import z3
+
+    context = z3.Context()
+
+    def q(x: Fraction) -> Any:
+        return z3.Q(x.numerator, x.denominator, context)
+
+    p, m, high, low, index = (z3.Real(name, context) for name in ("P", "M", "high", "low", "index"))
+    places = 1 << (fmt.p - 1)
+    solver: Any = z3.Optimize(ctx=context)
+    solver.add(p >= 0, m >= 0, p - m >= q(c) * (p + m))
+    solver.add(high * q(upper.low_normal) <= q(upper.high_p) * p - q(upper.high_m) * m)
+    solver.add(low * q(lower.high_normal) >= q(lower.low_p) * p - q(lower.low_m) * m)
+    solver.add(low >= 1, low <= 2)
+    for e in range(BINADES):
+        solver.add(index <= q(Fraction(places, 1 << e)) * high + places * e)
+    distance = solver.maximize(index - low * places)
+    if str(solver.check()) != "sat":
+        raise UnsupportedError(
+            f"the linear program of the bound ended as {solver.check()}",
+            place="bound",
+            remedy="report the pair of specs",
+        )
+    found = solver.upper(distance)
+    exact = Fraction(found.numerator_as_long(), found.denominator_as_long())
+    return math.nextafter(float(exact), math.inf)

@@ -1,0 +1,140 @@
+"""Upper bounds against measured anchors, and against distances that were found."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from search.bound import bound_of, terms_of, upper_bound
+from search.evaluate import Evaluator
+from search.sides import load_side
+from search.space import Inputs, Space
+from specs.errors import InputError, UnsupportedError
+from specs.formats import BASES
+
+CONTEXT = {"kv_len": 27525, "head_dim": 128, "q_heads": 32, "kv_heads": 4}
+LIMITS = (Fraction(1), Fraction(1, 2), Fraction(1, 10))
+CELLS = {
+    "fa2": "walkthrough.flash_attention_2@h200",
+    "triton": "walkthrough.triton@h200",
+    "xqa": "walkthrough.xqa@h200",
+    "trt": "walkthrough.trtllm_gen@b200",
+}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n", "expected"),
+    [
+        ("fa2", "triton", 20, (1.985, 3.955, 19.18)),
+        ("fa2", "triton", 600, (2.003, 3.990, 19.35)),
+        ("xqa", "fa2", 20, (3.94, 6.84, 28.6)),
+        ("xqa", "triton", 20, (3.94, 6.84, 28.6)),
+    ],
+)
+def test_anchors_with_the_first_side_above(a: str, b: str, n: int, expected: tuple[float, ...]) -> None:
+    """Solved before with another program, to first order, with the output of the first side the larger one."""
+    terms = [terms_of(load_side(CELLS[name]), CONTEXT, roundings=n) for name in (a, b)]
+    for c, value in zip(LIMITS, expected, strict=True):
+        found = bound_of(terms[0], terms[1], cancellation=c, fmt=BASES["bf16"])
+        assert found.a_above == pytest.approx(value, rel=0.003)
+        assert found.first_order == max(found.a_above, found.b_above)
+        assert found.rigor == "rigorous"
+        assert found.real == pytest.approx(found.first_order, rel=0.005)
+        assert found.integer == math.floor(found.real) + 1
+
+
+def test_xqa_against_itself_on_another_gpu() -> None:
+    sides = load_side(CELLS["xqa"]), load_side("walkthrough.xqa@b200")
+    for c, value in zip(LIMITS, (5.91, 9.77, 38.7), strict=True):
+        found = upper_bound(*sides, context=CONTEXT, cancellation=c, roundings=20)
+        assert found.first_order == pytest.approx(value, rel=0.002)
+
+
+def test_one_rounding_each_by_hand() -> None:
+    """c = 1: factors 1 + r and 1 - r on one mass; the higher output ends just below 2, where places are densest."""
+    r = Fraction(1, 257)
+    terms = [terms_of(load_side(CELLS[name]), CONTEXT, roundings=0) for name in ("fa2", "triton")]
+    found = bound_of(terms[0], terms[1], cancellation=Fraction(1), fmt=BASES["bf16"])
+    assert found.real == pytest.approx(float(128 * 2 * 2 * r / (1 + r)), rel=1e-12)
+
+
+def test_the_same_program_on_the_same_partition_is_0() -> None:
+    side = load_side(CELLS["fa2"])
+    found = upper_bound(side, side, context=CONTEXT, cancellation=Fraction(1, 2))
+    assert (found.real, found.integer, found.rigor) == (0.0, 0, "rigorous")
+    other = load_side("walkthrough.flash_attention_2@b200")
+    assert upper_bound(side, other, context=CONTEXT, cancellation=Fraction(1, 2)).real > 3.9
+    # With one KV head both GPUs make the same splits, and nothing else that the lines ask of a GPU differs.
+    single = {"kv_len": 27525, "head_dim": 128}
+    assert upper_bound(side, other, context=single, cancellation=Fraction(1, 2)).real == 0.0
+    real = [load_side(f"flash_attn2.splitkv_decode@{gpu}") for gpu in ("a100", "h200")]
+    assert real[0].plan({"kv_len": 64}).tokens.shape == real[1].plan({"kv_len": 64}).tokens.shape
+    assert (
+        upper_bound(*real, context={"kv_len": 64}, cancellation=Fraction(1, 2)).real > 3.9
+    )  # another tensor core
+
+
+def test_a_running_numerator_in_bf16_is_what_reaches_116() -> None:
+    """At 27,525 tokens, c = 1: 115.8 is out of reach for the spec of the library, not for one that rounds each step."""
+    other = load_side(CELLS["fa2"])
+    library = upper_bound(load_side(CELLS["trt"]), other, context=CONTEXT, cancellation=Fraction(1))
+    assert 2.97 < library.real < 3.05
+    assert library.integer == 4
+    changed = load_side(CELLS["trt"], {"num": "bf16(prev(num) * a + partial * b)"})
+    user = upper_bound(changed, other, context=CONTEXT, cancellation=Fraction(1))
+    assert user.rigor == "rigorous"
+    assert 116 < user.real < 170
+
+
+def test_roundings_are_counted_from_the_plan() -> None:
+    """512 tokens and 54 splits, twice each, and logits of up to 51 in all and 31 each."""
+    terms = terms_of(load_side(CELLS["fa2"]), CONTEXT)
+    assert 2 * (512 + 54) - 4 <= terms.roundings <= 2 * (512 + 54) + 6 * 51
+    few = terms_of(load_side(CELLS["fa2"], {"split": "tiles(20)", "block": "tiles(64)"}), {"kv_len": 64})
+    assert few.roundings < terms.roundings - 500
+
+
+def test_bounds_hold_for_what_evaluation_finds() -> None:
+    cells = [
+        load_side(CELLS["xqa"], {"group": "tiles(20)"}),
+        load_side(CELLS["triton"], {"segment": "tiles(12)"}),
+    ]
+    space = Space(kv_len=64)
+    rng = np.random.default_rng(3)
+    inputs = Inputs(
+        rng.uniform(-4, 4, (256, 64)).astype(np.float32),
+        (rng.integers(128, 256, (256, 64, 1)) / 128).astype(np.float32),
+    )
+    a, b = (Evaluator(side, space).run(inputs).index for side in cells)
+    reached = float(np.abs(a - b).max())
+    bound = upper_bound(*cells, context={"kv_len": 64}, cancellation=Fraction(1))
+    assert 0.2 < reached <= bound.real
+
+
+def test_cancellation_that_leaves_the_sign_open_has_no_bound() -> None:
+    sides = [load_side(CELLS["xqa"]), load_side("walkthrough.xqa@b200")]
+    found = upper_bound(*sides, context=CONTEXT, cancellation=Fraction(1, 1000))
+    assert found.real == math.inf
+    assert found.integer is None
+
+
+def test_what_cannot_be_bounded_is_refused() -> None:
+    fa2 = load_side(CELLS["fa2"])
+    with pytest.raises(InputError, match="stores f64"):
+        upper_bound(fa2, load_side("walkthrough.dense@h200"), context=CONTEXT, cancellation=Fraction(1))
+    with pytest.raises(InputError, match="without it there is no bound"):
+        upper_bound(fa2, load_side(CELLS["xqa"]), context=CONTEXT, cancellation=Fraction(0))
+    odd = load_side(CELLS["triton"], {"w": "sqrt(exp(top - most_safe))"})
+    with pytest.raises(UnsupportedError, match="derivative of sqrt"):
+        upper_bound(fa2, odd, context=CONTEXT, cancellation=Fraction(1))
+
+
+def test_narrow_formats_that_lose_small_weights_are_first_order() -> None:
+    side = load_side(CELLS["triton"], {"value": "sum(f16(weight) * v, seq())"})
+    found = upper_bound(side, load_side(CELLS["fa2"]), context=CONTEXT, cancellation=Fraction(1))
+    assert found.rigor == "first order"
+    assert "f16" in found.reason
+    assert found.real == found.first_order < 1.3
