@@ -433,6 +433,9 @@ def _answer(answer: Answer, outcome: Outcome, folder: Path | None, emit: Languag
     for name, hit in (("witness", outcome.best), ("stored", outcome.stored)):
         if hit is None:
             continue
+        # Filed before it is certified, which takes longest: an interruption loses nothing.
+        first = witness_of(outcome, hit, None, command=sys.argv[1:], no_certificate="interrupted")
+        write(first, home, name, overwrite=True)
         certificate, why = certified(outcome.sides, outcome.space, hit.inputs, hit.outputs)
         made = witness_of(outcome, hit, certificate, command=sys.argv[1:], no_certificate=why)
         paths = write(made, home, name, overwrite=True)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict
 
 from search.exact import elementary
-from search.exact.dyadic import Number, order, to_fraction
+from search.exact.dyadic import ZERO, Number, order, to_fraction
 from search.exact.narrow import Narrow, narrow_places
 from search.exact.operations import WIDE, Operation
 from search.exact.replay import Replay, Row
@@ -197,4 +197,4 @@ def _distance(x: Number, fmt: Format, compute: Format) -> Number:
         if binade > fmt.emin:
             # Below a power of two the values of the format are twice as dense, and the midpoint is nearer.
             apart = min(apart, m - (1 << (size - 1)) + half // 2)
-    return apart, e - (max(binade, compute.emin) - compute.p + 1)
+    return (apart, e - (max(binade, compute.emin) - compute.p + 1)) if apart else ZERO

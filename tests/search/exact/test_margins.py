@@ -60,6 +60,14 @@ def test_one_has_a_nearer_midpoint_below() -> None:
     assert got.survives == 2**14 - 1
 
 
+@pytest.mark.parametrize("power", [-30, -8, -1, 0, 1, 8, 30])
+def test_a_value_on_a_midpoint_is_no_distance_away_whatever_its_size(power: int) -> None:
+    # 129.5 lies between 129 and 130, neighbours of bf16; a narrow running sum meets such ties all the time.
+    side = own('num = "bf16(sum(exp(score) * v, seq()))"\noutput = "bf16(num / 2)"\n')
+    got = measured(side, [0.0, 0.0], [128.0 * 2.0**power, 1.5 * 2.0**power])
+    assert [(m.site, m.distance, m.at_risk) for m in got.places] == [("num", "0/1", 1)]
+
+
 def test_a_tie_survives_nothing() -> None:
     # The f32 score of which exp is nearest to the midpoint 129.5 / 256: found by stepping through f32.
     target = 129.5 / 256
