@@ -171,7 +171,7 @@ class Samples:
         normal = np.log1p(shifts) @ np.array([e.through for e in effects], dtype=np.float64)
         expected = shares * np.exp(grown)[:, None] / (np.exp(-normal) @ shares)
         found = np.broadcast_to(out.value, (self.n + 1, self.points))[:-1]
-        return bool(np.allclose(found, expected, rtol=1e-9, atol=0))
+        return bool(np.allclose(found, expected, rtol=1e-7, atol=0))
 
     def _leaves(self) -> tuple[list[Node], list[Node]]:
         columns = np.concatenate([np.eye(self.n), self.mix[None]])
