@@ -94,6 +94,10 @@ class Target:
         """Candidates evaluated so far."""
         return self._count[0]
 
+    def share(self, other: Target) -> None:
+        """Count evaluations together with ``other`` from now on."""
+        self._count = other._count
+
     @property
     def geometry(self) -> Geometry:
         """Who owns which token, on each side, of the whole sequence."""

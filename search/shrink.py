@@ -1,0 +1,453 @@
+"""Smaller inputs that reach the same goal: fewest tokens of non-zero weight, then fewest tokens, then simplest values.
+
+Tokens are left out by delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002): pieces of the input are dropped,
+first large ones, then small ones, as long as the goal is kept. A dropped token gets the lowest score and value 0, so
+that the partition stays as it is; of an input around a captured one it goes back to what was captured. What takes part
+in an answer is evaluated whole before it counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.compact import Geometry
+from search.objective import integer_distances
+from search.simplify import simplified
+from search.space import Inputs
+from search.target import Measured, Target
+from specs.errors import InputError, UlpscopeError
+
+EVALUATIONS = 50_000
+#: Factors on all values that are tried with every change: an output at the foot of a binade is worth most.
+SCALES = 16
+ROWS = 128
+#: Placements that are tried for one length, and draws among which they are looked for.
+PLACEMENTS, DRAWS = 24, 20_000
+#: The most tokens of non-zero weight for which fewer tokens are looked for, and for which pairs are dropped.
+FEW, PAIRS = 16, 24
+
+#: Tokens of the smallest domain.
+DOMAIN = 8
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What must be kept.
+
+    Attributes:
+        integer: distance of the stored outputs of any two sides, at least.
+        real: objective, at least.
+    """
+
+    integer: int | None = None
+    real: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.integer is None and self.real is None:
+            raise InputError("nothing to keep", place="goal", remedy="give an integer or a real distance")
+
+    def met(self, measured: Measured) -> NDArray[np.bool_]:
+        """For each candidate whether it is feasible and meets the goal: bool ``[candidate]``."""
+        ok = (measured.violation <= 0) & np.isfinite(measured.score)
+        if self.real is not None:
+            ok &= measured.score >= self.real
+        if self.integer is not None:
+            for distance in integer_distances(measured.outputs).values():
+                ok &= (distance >= self.integer) & (distance < np.iinfo(np.int32).max)
+        return ok
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: its name, and what was left after it: tokens of non-zero weight, all tokens, the objective."""
+
+    name: str
+    support: int
+    tokens: int
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shrunk:
+    """A smaller input.
+
+    Attributes:
+        target: what it is an input of: shorter where tokens were deleted.
+        inputs: one candidate with every token.
+        measured: its evaluation, whole.
+        goal: what was kept.
+        support: its tokens of non-zero weight, ascending.
+        stages: the first is the input as it was given.
+        evaluations: candidates evaluated.
+        exhausted: whether the budget ended it.
+    """
+
+    target: Target
+    inputs: Inputs
+    measured: Measured
+    goal: Goal
+    support: Tokens
+    stages: tuple[Stage, ...]
+    evaluations: int
+    exhausted: bool
+
+
+@dataclass(eq=False)
+class _State:
+    """An input that meets the goal, cut down to a domain of few tokens: the live ones, and others to fill it up."""
+
+    target: Target
+    goal: Goal
+    limit: int
+    rng: np.random.Generator
+    whole: Inputs
+    live: Tokens
+    measured: Measured
+    stages: list[Stage] = field(default_factory=list[Stage])
+
+    # The domain.
+    domain: Tokens = field(init=False)
+    cut: Target = field(init=False)
+    exhausted: bool = False
+
+    def __post_init__(self) -> None:
+        self.enter()
+
+    def note(self, name: str) -> None:
+        self.stages.append(
+            Stage(name, len(self.live), self.target.space.kv_len, float(self.measured.score[0]))
+        )
+
+    def enter(self) -> None:
+        """Make the domain of the live tokens: a power of two of them, so that few shapes are compiled."""
+        count = self.target.space.kv_len
+        if self.target.space.base is not None or not self.target.compactable:
+            self.domain, self.cut = np.arange(count), self.target
+            return
+        size = min(count, max(DOMAIN, 1 << (len(self.live) - 1).bit_length()))
+        others = np.setdiff1d(np.arange(count), self.live)[: size - len(self.live)]
+        self.domain = np.sort(np.concatenate([self.live, others]))
+        self.cut = self.target.on(self.domain)
+
+    @property
+    def here(self) -> Inputs:
+        """The input on the domain."""
+        return Inputs(self.whole.scores[:, self.domain], self.whole.values[:, self.domain])
+
+    @property
+    def at(self) -> Tokens:
+        """The live tokens within the domain."""
+        return np.searchsorted(self.domain, self.live)
+
+    def left(self) -> int:
+        return self.limit - self.target.evaluations
+
+    def tell(self, candidates: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Whether candidates of the domain meet the goal, and their objectives."""
+        met: list[NDArray[np.bool_]] = []
+        score: list[NDArray[np.float64]] = []
+        for begin in range(0, candidates.count, ROWS):
+            if self.left() <= 0:
+                self.exhausted = True
+                rest = candidates.count - begin
+                met.append(np.zeros(rest, np.bool_))
+                score.append(np.full(rest, -math.inf))
+                break
+            measured = self.cut.measure(candidates.pick(slice(begin, begin + ROWS)))
+            met.append(self.goal.met(measured))
+            score.append(measured.score)
+        return np.concatenate(met), np.concatenate(score)
+
+    def accept(self, candidate: Inputs, live: Tokens) -> bool:
+        """Take a candidate of the domain if it meets the goal whole."""
+        scores, values = self.whole.scores.copy(), self.whole.values.copy()
+        scores[:, self.domain], values[:, self.domain] = candidate.scores, candidate.values
+        whole = Inputs(scores, values)
+        measured = self.target.measure(whole)
+        if not self.goal.met(measured)[0]:
+            return False
+        self.whole, self.live, self.measured = whole, live, measured
+        if 2 * len(live) <= len(self.domain) > DOMAIN:
+            self.enter()
+        return True
+
+    def neutral(self) -> Inputs:
+        """What a dropped token gets, on the domain."""
+        space = self.target.space
+        if space.base is not None:
+            return space.base
+        floor = -np.inf if space.masks else -space.score_box
+        shape = (1, len(self.domain), self.whole.dims)
+        return Inputs(np.full(shape[:2], floor, np.float32), np.zeros(shape, np.float32))
+
+    def without(self, drops: Sequence[Tokens]) -> tuple[Inputs, NDArray[np.int64]]:
+        """For each set of live tokens (by number in ``live``) candidates without it, and which set each is without."""
+        neutral, here, at = self.neutral(), self.here, self.at
+        scales = self.scales()
+        scores = np.repeat(here.scores, len(drops), axis=0)
+        values = np.repeat(here.values, len(drops), axis=0)
+        for row, drop in enumerate(drops):
+            scores[row, at[drop]] = neutral.scores[0, at[drop]]
+            values[row, at[drop]] = neutral.values[0, at[drop]]
+        scaled = self.target.stored(values[:, None] * scales[None, :, None, None])
+        count = len(drops) * len(scales)
+        return (
+            Inputs(np.repeat(scores, len(scales), axis=0), scaled.reshape(count, *values.shape[1:])),
+            np.repeat(np.arange(len(drops)), len(scales)),
+        )
+
+    def scales(self) -> NDArray[np.float64]:
+        if self.target.space.base is not None:
+            return np.ones(1)
+        return np.concatenate([[1.0], 2.0 ** (np.arange(1, SCALES) / SCALES - 0.5)])
+
+    # -- fewest tokens of non-zero weight -------------------------------------------------------------------------
+
+    def drop(self, drops: Sequence[Tokens]) -> bool:
+        """Drop as many as possible of some sets of live tokens."""
+        candidates, of = self.without(drops)
+        met, score = self.tell(candidates)
+        good = np.flatnonzero(met)
+        if not len(good):
+            return False
+        # The sets that may go alone, best first, and then as many of them at once as may go together.
+        value = {int(i): score[good[of[good] == i]].max() for i in np.unique(of[good])}
+        order = sorted(value, key=lambda i: (-len(drops[i]), -value[i]))
+        counts = sorted({*(1 << b for b in range(len(order).bit_length())), len(order)})
+        unions = [np.unique(np.concatenate([drops[i] for i in order[:n]])) for n in counts if n <= len(order)]
+        unions = [u for u in unions if len(u) < len(self.live)]
+        candidates, of = self.without(unions)
+        met, score = self.tell(candidates)
+        for which in sorted(np.flatnonzero(met), key=lambda i: (-len(unions[of[i]]), -score[i]))[:4]:
+            if self.accept(candidates.pick([which]), np.delete(self.live, unions[of[which]])):
+                return True
+        return False
+
+    def one_of_each(self) -> None:
+        """Of live tokens that are alike, and lie in the same pieces, one."""
+        if self.target.space.base is not None or len(self.live) <= FEW:
+            return
+        pieces = self.target.geometry.piece[:, self.live]
+        values = self.whole.values[0, self.live].T
+        alike = np.concatenate([self.whole.scores[:, self.live], values, pieces]).astype(np.float64)
+        _, first = np.unique(alike, axis=1, return_index=True)
+        if len(first) <= FEW:
+            tokens = self.live[np.sort(first)]
+            self.settle(self.target, tokens, tokens)
+
+    def fewest_weights(self) -> None:
+        """Delta debugging over the live tokens."""
+        pieces = 2
+        while len(self.live) > 1 and self.left() > 0:
+            count = len(self.live)
+            pieces = min(pieces, count)
+            chunks = np.array_split(np.arange(count), pieces)
+            most = max(1, self.left() // (2 * len(self.scales())))
+            if len(chunks) > most:
+                chunks = [chunks[i] for i in self.rng.permutation(len(chunks))[:most]]
+            keep = [np.setdiff1d(np.arange(count), c) for c in chunks] if pieces > 2 else []
+            if self.drop([*chunks, *keep]):
+                pieces = max(2, pieces // 2)
+            elif pieces >= count:
+                break
+            else:
+                pieces *= 2
+        if 3 <= len(self.live) <= PAIRS and self.left() > 0:
+            pairs = [np.array(p) for p in combinations(range(len(self.live)), 2)]
+            if self.drop(pairs):
+                self.fewest_weights()
+
+    # -- fewest tokens --------------------------------------------------------------------------------------------
+
+    def fewest_tokens(self) -> None:
+        """The shortest sequence in which the live tokens, somewhere, meet the goal."""
+        space = self.target.space
+        if space.base is not None or len(self.live) > FEW:
+            return
+        last = len(self.live) - 1
+        for length in _lengths(max(DOMAIN, len(self.live)), space.kv_len):
+            if self.left() <= 0 or self.fits(length):
+                break
+            last = length
+        while self.target.space.kv_len - last > 1 and self.left() > 0:
+            middle = (self.target.space.kv_len + last) // 2
+            if not self.fits(middle):
+                last = middle
+        self.exhausted |= self.left() <= 0
+
+    def fits(self, length: int) -> bool:
+        """Move to a sequence of that length, if that can be."""
+        try:
+            target = Target(self.target.sides, replace(self.target.space, kv_len=length), self.target.objective)
+        except UlpscopeError:
+            return False  # a side does not run at this length
+        target._count = self.target._count  # pyright: ignore[reportPrivateUsage]
+        where = _placements(self.target.geometry, self.live, target.geometry, self.rng)
+        return any(self.settle(target, self.live, places) for places in where)
+
+    def settle(self, target: Target, tokens: Tokens, places: Tokens) -> bool:
+        """Move to an input of ``target`` with ``tokens`` at ``places`` and nothing else, if that meets the goal."""
+        if self.left() <= 0:
+            return False
+        scales, order = self.scales(), np.argsort(places)
+        scores, values = self.whole.scores[:, tokens[order]], self.whole.values[:, tokens[order]]
+        fitted = self.target.stored(values * scales[:, None, None])
+        candidates = Inputs(np.repeat(scores, len(scales), axis=0), fitted)
+        cut, candidates = _filled(target, places[order], candidates)
+        measured = cut.measure(candidates)
+        met = self.goal.met(measured)
+        if not met.any():
+            return False
+        best = int(np.where(met, measured.score, -math.inf).argmax())
+        whole = cut.expand(candidates.pick([best]))
+        checked = target.measure(whole)
+        if not self.goal.met(checked)[0]:
+            return False
+        self.target, self.whole, self.live, self.measured = target, whole, places[order], checked
+        self.enter()
+        return True
+
+
+def _filled(target: Target, places: Tokens, inputs: Inputs) -> tuple[Target, Inputs]:
+    """A target of some tokens, filled up to a power of two of them."""
+    count = target.space.kv_len
+    size = min(count, max(DOMAIN, 1 << (len(places) - 1).bit_length()))
+    others = np.setdiff1d(np.arange(count), places)[: size - len(places)]
+    domain = np.sort(np.concatenate([places, others]))
+    at = np.searchsorted(domain, places)
+    cut = target.on(domain)
+    floor = -np.inf if target.space.masks else -target.space.score_box
+    scores = np.full((inputs.count, len(domain)), floor, np.float32)
+    values = np.zeros((inputs.count, len(domain), inputs.dims), np.float32)
+    scores[:, at], values[:, at] = inputs.scores, inputs.values
+    return cut, Inputs(scores, values)
+
+
+def _lengths(least: int, most: int) -> list[int]:
+    """Lengths to try, ascending: all short ones, then by a fifth each."""
+    found: list[int] = []
+    length = max(1, least)
+    while length < most:
+        found.append(length)
+        length = max(length + 1, length * 6 // 5)
+    return found
+
+
+def _placements(
+    old: Geometry, live: Tokens, new: Geometry, rng: np.random.Generator
+) -> list[Tokens]:
+    """Places for tokens in another partition: those that share a piece on a side do so again, others do not."""
+    count, length = len(live), new.piece.shape[1]
+    if length < count:
+        return []
+    cells = np.concatenate([new.piece, np.minimum(new.rank, 1)])
+    _, first = np.unique(cells, axis=1, return_index=True)
+    _, last = np.unique(cells[:, ::-1], axis=1, return_index=True)
+    known = np.unique(np.concatenate([first, length - 1 - last, np.arange(min(length, 32))]))
+    if len(known) < count:
+        known = np.arange(length)
+    draws = rng.random((DRAWS, len(known))) if len(known) <= 64 else None
+    if draws is not None:
+        drawn = known[np.argpartition(draws, count - 1, axis=1)[:, :count]]
+    else:
+        drawn = known[rng.integers(0, len(known), (DRAWS, count))]
+    straight = np.sort(drawn, axis=1)
+    drawn = np.concatenate([straight[: DRAWS // 2], drawn[DRAWS // 2 :]])
+    ok = np.ones(len(drawn), np.bool_)
+    for i, j in combinations(range(count), 2):
+        ok &= drawn[:, i] != drawn[:, j]
+        for side in range(len(old.piece)):
+            alike = old.piece[side, live[i]] == old.piece[side, live[j]]
+            ok &= (new.piece[side, drawn[:, i]] == new.piece[side, drawn[:, j]]) == alike
+    _, unique = np.unique(drawn[ok], axis=0, return_index=True)
+    return list(drawn[ok][np.sort(unique)][:PLACEMENTS].astype(np.int64))
+
+
+def shrink(
+    target: Target,
+    inputs: Inputs,
+    *,
+    keep: Goal | None = None,
+    evaluations: int = EVALUATIONS,
+    seed: int = 0,
+) -> Shrunk:
+    """Make an input smaller.
+
+    Args:
+        target: what it is an input of, not cut.
+        inputs: one candidate with every token.
+        keep: what must be kept; None: the integer distance that it has, or its objective where that is 0.
+        evaluations: budget.
+        seed: seed of every random choice.
+
+    Returns:
+        the smallest input that was found; the input itself where there is no smaller one.
+
+    Raises:
+        InputError: the input does not meet the goal, or violates a constraint.
+    """
+    if inputs.count != 1:
+        raise InputError(f"{inputs.count} candidates", place="inputs", remedy="give one")
+    begin = target.evaluations
+    measured = target.measure(inputs)
+    if keep is None:
+        least = min(int(d[0]) for d in integer_distances(measured.outputs).values())
+        keep = Goal(integer=least) if least > 0 else Goal(real=float(measured.score[0]))
+    if not keep.met(measured)[0]:
+        raise InputError(
+            "the input violates a constraint or does not reach what is to be kept",
+            place="goal",
+            remedy="ask for less, or give another input",
+        )
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    state = _State(target, keep, begin + evaluations, rng, inputs, _support(target, inputs), measured)
+    state.note("given")
+    state.one_of_each()
+    state.fewest_weights()
+    state.note("fewest tokens of non-zero weight")
+    state.fewest_tokens()
+    state.note("fewest tokens")
+    _simplest(state)
+    state.note("simplest values")
+    return Shrunk(
+        target=state.target,
+        inputs=state.whole,
+        measured=state.measured,
+        goal=keep,
+        support=state.live,
+        stages=tuple(state.stages),
+        evaluations=target.evaluations - begin,
+        exhausted=state.exhausted,
+    )
+
+
+def _support(target: Target, inputs: Inputs) -> Tokens:
+    """The tokens that are not as a dropped one is."""
+    space = target.space
+    if space.base is not None:
+        same = (inputs.scores == space.base.scores)[0] & (inputs.values == space.base.values)[0].all(axis=1)
+        return np.flatnonzero(~same)
+    floor = -np.inf if space.masks else -space.score_box
+    return np.flatnonzero((inputs.scores[0] > floor) | (inputs.values[0] != 0).any(axis=1))
+
+
+def _simplest(state: _State) -> None:
+    """Take simpler numbers as long as the goal is kept."""
+    while state.left() > 0 and len(state.live):
+        at = state.at
+        here = state.here
+        candidates, gains = simplified(here.pick([0]), at, state.target.stored)
+        if not candidates.count:
+            return
+        met, _ = state.tell(candidates)
+        order = [int(i) for i in np.argsort(-gains, kind="stable") if met[i]]
+        if not any(state.accept(candidates.pick([i]), state.live) for i in order[:4]):
+            return
