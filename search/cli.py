@@ -482,12 +482,21 @@ def _said(outcome: Outcome, hit: Hit, certificate: Any, why: str) -> tuple[list[
         lines.append(f"  not certified: {why}")
     else:
         state = "certified" if certificate.holds else "NOT certified: see the certificate"
-        lines.append(
-            f"  {state}; survives an error of exp of {certificate.survives_exp_error_ulps} ULP (f32)"
-        )
+        lines.append(f"  {state}; {_survives(certificate.survives_exp_error_ulps)}")
     if outcome.cut:
         lines.append("  wall time ended the search: another run may find another result")
     return lines, words
+
+
+def _survives(ulps: int | str) -> str:
+    """Whether another exponential would round as this one does."""
+    match ulps:
+        case "any":
+            return "no narrow rounding depends on exp"
+        case "unknown":
+            return "whether it survives another exp is not known"
+        case _:
+            return f"survives an error of exp of {ulps} f32 ULP"
 
 
 def _folder(outcome: Outcome) -> Path:
