@@ -17,7 +17,7 @@ from verify.cli import Batch, HeadDim, KvHeads, KvLen, ModelOption, QHeads, shap
 from verify.console import Answer, answering
 
 if TYPE_CHECKING:
-    from search.run import Hit, Outcome, Progress
+    from search.run import Progress
     from search.sides import Side
     from search.space import Inputs, Space
 
@@ -146,6 +146,7 @@ def search(
 ) -> None:
     """Find inputs on which backends part as far as possible; certify and file them."""
     with answering(output is OutputFormat.json) as answer:
+        from search import filing
         from search.objective import Objective
         from search.run import Budget, search_by
         from specs.errors import InputError
@@ -155,7 +156,7 @@ def search(
                 raise InputError(
                     "--minimise takes no sides", place="arguments", remedy="the witness names its own"
                 )
-            _minimise(answer, minimise, folder, evaluations, seed, emit)
+            filing.minimise(answer, minimise, folder, evaluations, seed, emit and emit.value)
             return
         if not cells or len(cells) < 2 or kv_len is None:
             what = "no --kv-len" if cells and len(cells) > 1 else "fewer than two sides"
@@ -198,7 +199,7 @@ def search(
             )
         finally:
             line.clear()
-        _answer(answer, outcome, folder, emit, fail)
+        filing.file_outcome(answer, outcome, folder, emit and emit.value, fail)
 
 
 def replay(
@@ -401,149 +402,6 @@ def _say_bound(answer: Answer, sides: list[Side], space: Space) -> None:
         f"{a.label} and {b.label}: {words} at c = {space.cancellation:g} ({found.rigor}: {found.reason})"
     )
     answer.close(words)
-
-
-def _answer(answer: Answer, outcome: Outcome, folder: Path | None, emit: Language | None, fail: bool) -> None:
-    """File what was found, and say it."""
-    from search.witness import certified, witness_of, write
-
-    data: dict[str, Any] = {
-        "schema": 1,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "sides": [side.label for side in outcome.sides],
-        "kv_len": outcome.space.kv_len,
-        "cancellation": outcome.space.cancellation,
-        "seed": outcome.seed,
-        "evaluations": outcome.evaluations,
-        "cut_by_wall_time": outcome.cut,
-        "bound": None,
-        "witnesses": [],
-    }
-    bound = outcome.bound
-    if bound is not None and math.isfinite(bound.real):
-        data["bound"] = {"real_ulp": bound.real, "integer_ulp": bound.integer, "rigor": bound.rigor}
-    if outcome.best is None:
-        answer.data(data)
-        answer.text(f"{outcome.status}: {outcome.reason}")
-        answer.close(f"{outcome.status}: {outcome.reason}")
-        return
-    home = folder or _folder(outcome)
-    verdict = ""
-    for name, hit in (("witness", outcome.best), ("stored", outcome.stored)):
-        if hit is None:
-            continue
-        # Filed before it is certified, which takes longest: an interruption loses nothing.
-        first = witness_of(outcome, hit, None, command=sys.argv[1:], no_certificate="interrupted")
-        write(first, home, name, overwrite=True)
-        certificate, why = certified(outcome.sides, outcome.space, hit.inputs, hit.outputs)
-        made = witness_of(outcome, hit, certificate, command=sys.argv[1:], no_certificate=why)
-        paths = write(made, home, name, overwrite=True)
-        files = [str(p) for p in paths]
-        if emit is not None:
-            files.append(_emit(made, home, name, emit))
-        survives = None if certificate is None else certificate.survives_exp_error_ulps
-        data["witnesses"].append(
-            {
-                "objective": hit.score,
-                "integer_ulp": {f"{i},{j}": d for (i, j), d in hit.integer.items()},
-                "method": hit.method,
-                "certified": certificate is not None and certificate.holds,
-                "survives_exp_error_ulps": survives,
-                "files": files,
-            }
-        )
-        lines, words = _said(outcome, hit, certificate, why)
-        verdict = verdict or words
-        for text in (*lines, *(f"  {f}" for f in files)):
-            answer.text(text)
-    answer.data(data)
-    answer.close(verdict, diverged=fail and outcome.best.least_integer != 0)
-
-
-def _said(outcome: Outcome, hit: Hit, certificate: Any, why: str) -> tuple[list[str], str]:
-    """A witness in words."""
-    labels = [side.label for side in outcome.sides]
-    unit = {"ulp": "ULP before rounding", "f32": "f32 ULP", "flips": "margin", "kl": "nats"}
-    words = f"{hit.score:.4f} {unit[outcome.objective.metric]}, {hit.least_integer} ULP stored"
-    lines = [f"{' / '.join(labels)}: {words}"]
-    bound = outcome.bound
-    if bound is not None and math.isfinite(bound.real):
-        share = f", {100 * hit.score / bound.real:.1f} % reached" if bound.real else ""
-        lines.append(f"  bound: {bound.real:.4f} ({bound.rigor}){share}")
-    elif outcome.no_bound:
-        lines.append(f"  no bound: {outcome.no_bound}")
-    for (i, j), distance in hit.integer.items():
-        if len(labels) > 2:
-            lines.append(f"  {labels[i]} and {labels[j]}: {distance} ULP stored")
-    for side, found in zip(labels, hit.outputs, strict=True):
-        lines.append(f"  {side}: {float(found.stored[0].ravel()[0]):.8g}")
-    if certificate is None:
-        lines.append(f"  not certified: {why}")
-    else:
-        state = "certified" if certificate.holds else "NOT certified: see the certificate"
-        lines.append(f"  {state}; {_survives(certificate.survives_exp_error_ulps)}")
-    if outcome.cut:
-        lines.append("  wall time ended the search: another run may find another result")
-    return lines, words
-
-
-def _survives(ulps: int | str) -> str:
-    """Whether another exponential would round as this one does."""
-    match ulps:
-        case "any":
-            return "no narrow rounding depends on exp"
-        case "unknown":
-            return "whether it survives another exp is not known"
-        case _:
-            return f"survives an error of exp of {ulps} f32 ULP"
-
-
-def _folder(outcome: Outcome) -> Path:
-    """``runs/ID``: the same command has the same folder."""
-    import hashlib
-
-    said = repr(
-        (
-            [(s.label, s.spec.content_hash) for s in outcome.sides],
-            outcome.space.full_context(),
-            outcome.space.cancellation,
-            outcome.space.kind,
-            outcome.objective.metric,
-            outcome.objective.single,
-            outcome.seed,
-            outcome.budget,
-        )
-    )
-    return Path("runs") / f"search-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
-
-
-def _emit(witness: Any, home: Path, name: str, language: Language) -> str:
-    from search.emit import emit
-
-    path = home / f"{name}_{language.value}.py"
-    path.write_text(emit(witness, language.value, f"{name}.safetensors"), encoding="utf-8")
-    return str(path)
-
-
-def _minimise(
-    answer: Answer, path: str, folder: Path | None, evaluations: int, seed: int, emit: Language | None
-) -> None:
-    """Shrink a witness and file the result beside it, or in ``folder``."""
-    from search.shrink import shrink_witness
-    from search.witness import read, write
-
-    witness = read(path)
-    made, lines = shrink_witness(witness, evaluations=evaluations, seed=seed)
-    home = folder or Path(path).parent
-    name = f"{Path(path).stem}.min"
-    files = [str(p) for p in write(made, home, name, overwrite=True)]
-    if emit is not None:
-        files.append(_emit(made, home, name, emit))
-    answer.data({"schema": 1, "files": files, "lines": lines})
-    for text in (*lines, *files):
-        answer.text(text)
-    answer.close(lines[-1] if lines else "nothing to shrink")
 
 
 def register(app: typer.Typer) -> None:
