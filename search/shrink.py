@@ -26,9 +26,12 @@ from specs.errors import InputError, UlpscopeError
 EVALUATIONS = 50_000
 #: Factors on all values that are tried with every change: an output at the foot of a binade is worth most.
 SCALES = 16
+_SCALES = [1.0, *(2.0 ** (i / SCALES - 0.5) for i in range(1, SCALES))]
+#: Where values cancel: by how much less of it is tried.
+BALANCES = (1.0, 1.006, 1.02)
 ROWS = 128
 #: Placements that are tried for one length, and draws among which they are looked for.
-PLACEMENTS, DRAWS = 24, 20_000
+PLACEMENTS, DRAWS = 24, 200
 #: The most tokens of non-zero weight for which fewer tokens are looked for, and for which pairs are dropped.
 FEW, PAIRS = 16, 24
 
@@ -36,6 +39,7 @@ FEW, PAIRS = 16, 24
 DOMAIN = 8
 
 Tokens = NDArray[np.int64]
+F32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -191,23 +195,48 @@ class _State:
     def without(self, drops: Sequence[Tokens]) -> tuple[Inputs, NDArray[np.int64]]:
         """For each set of live tokens (by number in ``live``) candidates without it, and which set each is without."""
         neutral, here, at = self.neutral(), self.here, self.at
-        scales = self.scales()
         scores = np.repeat(here.scores, len(drops), axis=0)
         values = np.repeat(here.values, len(drops), axis=0)
         for row, drop in enumerate(drops):
             scores[row, at[drop]] = neutral.scores[0, at[drop]]
             values[row, at[drop]] = neutral.values[0, at[drop]]
-        scaled = self.target.stored(values[:, None] * scales[None, :, None, None])
-        count = len(drops) * len(scales)
+        return self.tuned(scores, values)
+
+    def tuned(self, scores: F32, values: F32) -> tuple[Inputs, NDArray[np.int64]]:
+        """Candidates with other values of the same signs, and which each is of.
+
+        All values are scaled: what an output is worth depends on where in its binade it lies. Where both signs occur,
+        negative ones are scaled besides so that as much cancels as in the input, or a little less.
+        """
+        count = len(scores)
+        if self.target.space.base is not None:
+            return Inputs(scores, values), np.arange(count)
+        positive, negative = _sides(scores, values)
+        p, m = _sides(self.whole.scores, self.whole.values)
+        mixed = (positive > 0) & (negative > 0) & (p > 0) & (m > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            balance = np.where(mixed, positive / negative / (p / m), 1.0)[:, None, :]
+        tuned: list[F32] = []
+        for less in BALANCES if mixed.any() else BALANCES[:1]:
+            up = np.where(mixed & (p >= m), less, 1.0)[:, None, :]
+            down = np.where(mixed & (p < m), less, 1.0)[:, None, :]
+            v = np.where(values > 0, values * up, values * balance * down)
+            over = np.abs(v).max(axis=(1, 2), keepdims=True) / (self.target.space.value_box / 2)
+            v = v * 2.0 ** -np.ceil(np.log2(np.maximum(over, 1.0)))
+            tuned += [self.target.stored(v * scale) for scale in _SCALES]
         return (
-            Inputs(np.repeat(scores, len(scales), axis=0), scaled.reshape(count, *values.shape[1:])),
-            np.repeat(np.arange(len(drops)), len(scales)),
+            Inputs(np.tile(scores, (len(tuned), 1)), np.concatenate(tuned)),
+            np.tile(np.arange(count), len(tuned)),
         )
 
-    def scales(self) -> NDArray[np.float64]:
-        if self.target.space.base is not None:
-            return np.ones(1)
-        return np.concatenate([[1.0], 2.0 ** (np.arange(1, SCALES) / SCALES - 0.5)])
+    @property
+    def variants(self) -> int:
+        """How many candidates `tuned` makes of one."""
+        return (
+            len(_SCALES)
+            if (self.whole.values >= 0).all() or (self.whole.values <= 0).all()
+            else 3 * len(_SCALES)
+        )
 
     # -- fewest tokens of non-zero weight -------------------------------------------------------------------------
 
@@ -250,7 +279,7 @@ class _State:
             count = len(self.live)
             pieces = min(pieces, count)
             chunks = np.array_split(np.arange(count), pieces)
-            most = max(1, self.left() // (2 * len(self.scales())))
+            most = max(1, self.left() // (2 * self.variants))
             if len(chunks) > most:
                 chunks = [chunks[i] for i in self.rng.permutation(len(chunks))[:most]]
             keep = [np.setdiff1d(np.arange(count), c) for c in chunks] if pieces > 2 else []
@@ -286,7 +315,9 @@ class _State:
     def fits(self, length: int) -> bool:
         """Move to a sequence of that length, if that can be."""
         try:
-            target = Target(self.target.sides, replace(self.target.space, kv_len=length), self.target.objective)
+            target = Target(
+                self.target.sides, replace(self.target.space, kv_len=length), self.target.objective
+            )
         except UlpscopeError:
             return False  # a side does not run at this length
         target._count = self.target._count  # pyright: ignore[reportPrivateUsage]
@@ -297,11 +328,10 @@ class _State:
         """Move to an input of ``target`` with ``tokens`` at ``places`` and nothing else, if that meets the goal."""
         if self.left() <= 0:
             return False
-        scales, order = self.scales(), np.argsort(places)
-        scores, values = self.whole.scores[:, tokens[order]], self.whole.values[:, tokens[order]]
-        fitted = self.target.stored(values * scales[:, None, None])
-        candidates = Inputs(np.repeat(scores, len(scales), axis=0), fitted)
-        cut, candidates = _filled(target, places[order], candidates)
+        order = np.argsort(places)
+        some = tokens[order]
+        tuned, _ = self.tuned(self.whole.scores[:, some], self.whole.values[:, some])
+        cut, candidates = _filled(target, places[order], tuned)
         measured = cut.measure(candidates)
         met = self.goal.met(measured)
         if not met.any():
@@ -314,6 +344,14 @@ class _State:
         self.target, self.whole, self.live, self.measured = target, whole, places[order], checked
         self.enter()
         return True
+
+
+def _sides(scores: F32, values: F32) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The weighted sums of positive and of negative values: float64 ``[candidate, dim]``."""
+    s = scores.astype(np.float64)
+    w = np.exp(s - np.where(np.isneginf(s), -1e300, s).max(axis=1, keepdims=True))[:, None, :]
+    v = values.astype(np.float64)
+    return (w @ np.maximum(v, 0))[:, 0], (w @ np.maximum(-v, 0))[:, 0]
 
 
 def _filled(target: Target, places: Tokens, inputs: Inputs) -> tuple[Target, Inputs]:
@@ -341,34 +379,36 @@ def _lengths(least: int, most: int) -> list[int]:
     return found
 
 
-def _placements(
-    old: Geometry, live: Tokens, new: Geometry, rng: np.random.Generator
-) -> list[Tokens]:
-    """Places for tokens in another partition: those that share a piece on a side do so again, others do not."""
+def _placements(old: Geometry, live: Tokens, new: Geometry, rng: np.random.Generator) -> list[Tokens]:
+    """Places for tokens in another partition: those that share a piece on a side do so again, in the same order."""
     count, length = len(live), new.piece.shape[1]
-    if length < count:
-        return []
     cells = np.concatenate([new.piece, np.minimum(new.rank, 1)])
     _, first = np.unique(cells, axis=1, return_index=True)
     _, last = np.unique(cells[:, ::-1], axis=1, return_index=True)
-    known = np.unique(np.concatenate([first, length - 1 - last, np.arange(min(length, 32))]))
-    if len(known) < count:
-        known = np.arange(length)
-    draws = rng.random((DRAWS, len(known))) if len(known) <= 64 else None
-    if draws is not None:
-        drawn = known[np.argpartition(draws, count - 1, axis=1)[:, :count]]
-    else:
-        drawn = known[rng.integers(0, len(known), (DRAWS, count))]
-    straight = np.sort(drawn, axis=1)
-    drawn = np.concatenate([straight[: DRAWS // 2], drawn[DRAWS // 2 :]])
-    ok = np.ones(len(drawn), np.bool_)
-    for i, j in combinations(range(count), 2):
-        ok &= drawn[:, i] != drawn[:, j]
-        for side in range(len(old.piece)):
-            alike = old.piece[side, live[i]] == old.piece[side, live[j]]
-            ok &= (new.piece[side, drawn[:, i]] == new.piece[side, drawn[:, j]]) == alike
-    _, unique = np.unique(drawn[ok], axis=0, return_index=True)
-    return list(drawn[ok][np.sort(unique)][:PLACEMENTS].astype(np.int64))
+    known = np.unique(np.concatenate([first, length - 1 - last, np.arange(min(length, 2 * DOMAIN))]))
+    known = known if len(known) >= count else np.arange(length)
+    piece, rank = new.piece[:, known], new.rank[:, known]
+    alike = old.piece[:, live, None] == old.piece[:, None, live]
+    after = old.rank[:, live, None] > old.rank[:, None, live]
+    found: dict[tuple[int, ...], Tokens] = {}
+    for _ in range(DRAWS):
+        places: list[int] = []
+        for i in range(count):
+            ok = np.ones(len(known), np.bool_)
+            for j, there in enumerate(places):
+                ok[there] = False
+                same = piece == piece[:, there, None]
+                ok &= (same == alike[:, i, j, None]).all(axis=0)
+                ok &= (~same | ((rank > rank[:, there, None]) == after[:, i, j, None])).all(axis=0)
+            choices = np.flatnonzero(ok)
+            if not len(choices):
+                break
+            places.append(int(rng.choice(choices)))
+        else:
+            found.setdefault(tuple(places), known[places].astype(np.int64))
+            if len(found) == PLACEMENTS:
+                break
+    return list(found.values())
 
 
 def shrink(
