@@ -170,6 +170,27 @@ class Case(Frozen):
                 f"not a case: {str(error)[:300]}", place=place, remedy="make it with a campaign file"
             ) from None
 
+    @staticmethod
+    def from_text(text: str, place: str = "case") -> Case:
+        """A case from JSON text that may come from anywhere.
+
+        Raises:
+            InputError: it is not a case.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"no JSON: {str(error)[:300]}", place=place, remedy="the database is damaged"
+            ) from None
+        return Case.from_json(value, place)
+
+    @property
+    def group(self) -> str:
+        """What cases share that have the same programs to compile."""
+        shared = self.to_json()
+        return canonical([shared[name] for name in ("sides", "kv_len", "context", "space")])
+
     def make_space(self) -> Space:
         """The inputs that the case searches."""
         from search.space import Space, Statistics

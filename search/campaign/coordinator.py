@@ -1,7 +1,11 @@
 """The loop that hands out cases and saves what comes back. It alone writes the database.
 
-Cases run in the order of the file, as many at once as the engine holds. One whose worker died waits until nothing else is
-left, and then runs alone, with the whole machine to itself; if its worker dies again, it is recorded as crashed.
+As many cases run at once as the engine holds. Most of a first case is compiling the programs of its sides, so cases with
+the same ones follow each other, where they can in the same worker, and different workers begin with different ones. No
+result depends on it.
+
+A case whose worker died waits until nothing else is left, and then runs alone, with the whole machine to itself; if its
+worker dies again, it is recorded as crashed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search.campaign.database import Database, Todo
 from search.campaign.engines import Ended, Engine
@@ -108,7 +112,10 @@ class Coordinator:
     ) -> None:
         self.database, self.engine, self.work, self.kill_after = database, engine, work, kill_after
         self.progress, self.interrupts = progress, interrupts
-        self.fresh = deque(task for task in todo if not task.deaths)
+        self.fresh: dict[str, deque[Todo]] = {}
+        for task in todo:
+            if not task.deaths:
+                self.fresh.setdefault(task.group, deque()).append(task)
         self.suspects = deque(task for task in todo if task.deaths)
         self.running: dict[str, tuple[Todo, bool, float]] = {}
         self.counts = database.counts()
@@ -117,6 +124,7 @@ class Coordinator:
             self.counts[task.status] -= task.status != "pending"
         self.best = database.best()
         self.settled = 0
+        self.last: str | None = None  # the group of the case that ended last
         self.began = time.monotonic()
 
     def run(self) -> bool:
@@ -141,7 +149,7 @@ class Coordinator:
     def state(self) -> Progress:
         """How far it is."""
         rate = self.settled / max(time.monotonic() - self.began, 1e-9)
-        left = len(self.fresh) + len(self.suspects) + len(self.running)
+        left = sum(map(len, self.fresh.values())) + len(self.suspects) + len(self.running)
         total = sum(self.counts.values())
         return Progress(
             done=total - self.counts["pending"],
@@ -157,16 +165,29 @@ class Coordinator:
 
     def _hand_out(self) -> None:
         while self.fresh and len(self.running) < self.engine.capacity():
-            self._submit(self.fresh.popleft(), alone=False)
+            self._submit(self._next(), alone=False)
         if self.suspects and not self.fresh and not self.running:
             self._submit(self.suspects.popleft(), alone=True)
 
+    def _next(self) -> Todo:
+        """A case of the group that a worker has just finished one of; else of a group that nobody is at; else any."""
+        busy = {task.group for task, _, _ in self.running.values()}
+        last = self.last if self.last in self.fresh else None
+        group = last or next((group for group in self.fresh if group not in busy), next(iter(self.fresh)))
+        self.last = None
+        queue = self.fresh[group]
+        task = queue.popleft()
+        if not queue:
+            del self.fresh[group]
+        return task
+
     def _submit(self, task: Todo, *, alone: bool) -> None:
         self.running[task.id] = task, alone, time.monotonic()
-        self.engine.submit(task.id, payload(self.work, task.text, self.kill_after))
+        self.engine.submit(task.id, task.group, payload(self.work, task.text, self.kill_after))
 
     def _settle(self, ended: Ended) -> None:
         task, alone, began = self.running.pop(ended.key)
+        self.last = task.group
         seconds = time.monotonic() - began
         if ended.reply is None:
             self._died(task, alone, seconds, ended.why)
@@ -192,7 +213,7 @@ class Coordinator:
         message = f"the worker died: {why}"
         if not alone:
             self.database.record(task.id, "pending", "died", seconds=seconds, message=message)
-            self.suspects.append(Todo(task.id, task.text, task.deaths + 1))
+            self.suspects.append(replace(task, deaths=task.deaths + 1))
             return
         status = "timeout" if hung else "crashed"
         self.database.record(task.id, status, "died", seconds=seconds, alone=True, message=message)

@@ -53,12 +53,20 @@ class StorageError(UlpscopeError):
 
 @dataclass(frozen=True)
 class Todo:
-    """A case that is still to be run. ``deaths``: how many workers died while they ran it."""
+    """A case that is still to be run.
+
+    Attributes:
+        id, text: of the case.
+        deaths: how many workers died while they ran it.
+        status: pending, or how it ended before.
+        group: cases of one group have the same programs to compile.
+    """
 
     id: str
     text: str
     deaths: int = 0
     status: Status = "pending"
+    group: str = ""
 
 
 def now() -> str:
@@ -279,13 +287,17 @@ class Database:
             )
 
     def todo(self, retry: bool) -> list[Todo]:
-        """Cases that are pending, in order; with ``retry`` also those that failed, crashed or ran out of time."""
+        """Cases that are pending, in order; with ``retry`` also those that failed, crashed or ran out of time.
+
+        Raises:
+            InputError: one of them is no case.
+        """
         where = "status != 'done'" if retry else "status = 'pending'"
         rows = self.connection.execute(
             "SELECT id, body, (SELECT count(*) FROM attempts WHERE case_id = id AND ended = 'died'), status FROM cases "
             f"WHERE position IS NOT NULL AND {where} ORDER BY position"
         )
-        return [Todo(*row) for row in rows]
+        return [Todo(*row, group=Case.from_text(row[1], f"case {row[0][:12]}").group) for row in rows]
 
     def counts(self) -> dict[Status, int]:
         """Listed cases by status."""

@@ -64,7 +64,7 @@ class CaseRow:
         Raises:
             InputError: the database holds something else.
         """
-        return Case.from_json(_json(self.text, self.id), place=f"case {self.id[:12]}")
+        return Case.from_text(self.text, place=f"case {self.id[:12]}")
 
     @property
     def method(self) -> str:

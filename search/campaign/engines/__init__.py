@@ -43,8 +43,8 @@ class Engine(Protocol):
         """How many cases may be under way at once. It may change."""
         ...
 
-    def submit(self, key: str, payload: str) -> None:
-        """Run a case. At most `capacity` are under way."""
+    def submit(self, key: str, group: str, payload: str) -> None:
+        """Run a case, where it can be in a worker that had one of the same group. At most `capacity` are under way."""
         ...
 
     def wait(self, seconds: float) -> list[Ended]:

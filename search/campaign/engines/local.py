@@ -28,15 +28,18 @@ class LocalEngine:
         self._threads = max(1, _cpus() // self.workers)
         self._ended: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
         self._pools: list[Any] = [None] * self.workers
-        self._free = list(range(self.workers))[::-1]
+        self._free = list(range(self.workers))
+        self._groups = [""] * self.workers  # what each of them was last at
 
     def capacity(self) -> int:
         """See `Engine`."""
         return self.workers
 
-    def submit(self, key: str, payload: str) -> None:
+    def submit(self, key: str, group: str, payload: str) -> None:
         """See `Engine`."""
-        place = self._free.pop()
+        place = next((place for place in self._free if self._groups[place] == group), self._free[0])
+        self._free.remove(place)
+        self._groups[place] = group
         if self._pools[place] is None:
             self._pools[place] = self._pool()
         future = self._pools[place].submit(call, payload)

@@ -84,8 +84,8 @@ class DaskEngine:
         there = max(1, self._threads)
         return there if self._most is None else min(there, self._most)
 
-    def submit(self, key: str, payload: str) -> None:
-        """See `Engine`."""
+    def submit(self, key: str, group: str, payload: str) -> None:
+        """See `Engine`. Which worker it is, the cluster decides."""
         self._count += 1
         future = self._client.submit(
             call_in_child,

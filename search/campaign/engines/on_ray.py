@@ -53,8 +53,8 @@ class RayEngine:
         there = max(1, self._cpus)
         return there if self._most is None else min(there, self._most)
 
-    def submit(self, key: str, payload: str) -> None:
-        """See `Engine`."""
+    def submit(self, key: str, group: str, payload: str) -> None:
+        """See `Engine`. Which worker it is, the cluster decides."""
         with self._connected():
             self._refs[self._call.remote(payload)] = key
 

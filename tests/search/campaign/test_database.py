@@ -37,7 +37,7 @@ class Here:
     def capacity(self) -> int:
         return 1
 
-    def submit(self, key: str, payload: str) -> None:
+    def submit(self, key: str, group: str, payload: str) -> None:
         self.done.append(Ended(key, call(payload)))
 
     def wait(self, seconds: float) -> list[Ended]:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from search.campaign import load, resume, start
+from search.campaign import load, parse_campaign, resume, start
 from search.campaign.coordinator import Interrupts
 from specs.errors import InputError, UnsupportedError
 from tests.search.campaign import working
-from tests.search.campaign.making import campaign, results, statuses
+from tests.search.campaign.making import HEAD, PAIR, campaign, results, statuses
 from tests.search.campaign.working import ENDS, marks, name, outcome
 
 
@@ -56,6 +56,20 @@ def test_results_depend_neither_on_the_number_of_workers_nor_on_the_order(tmp_pa
     run(range(8), tmp_path / "two", working.shuffled, workers=2)
     assert results(tmp_path / "one") == results(tmp_path / "two")
     assert len(results(tmp_path / "one")) == 9
+
+
+def test_each_worker_stays_with_the_programs_that_it_has_compiled(tmp_path, marked):
+    lengths = "kv_lens = [64]\n", "kv_lens = [64, 65]\n"
+    file = parse_campaign((HEAD + "seeds = [0, 1, 2, 3, 4, 5]\n" + PAIR).replace(*lengths))
+    assert len({case.group for case in file.cases}) == 2
+    start(file, tmp_path / "a", work=name(working.placed), workers=2)
+    where: dict[str, set[str]] = {}
+    for path in marked.glob("length*"):
+        length, pid, _ = path.name.split(".")
+        where.setdefault(length, set()).add(pid)
+    # the first case of each length takes a second: a worker that is done with it goes on with its own length
+    assert len(where["length64"] | where["length65"]) == 2
+    assert sum(len(pids) for pids in where.values()) <= 3  # one may help the other in the end
 
 
 def test_a_worker_that_is_killed_from_outside_costs_nothing(tmp_path, marked):
