@@ -67,7 +67,7 @@ def test_each_worker_stays_with_the_programs_that_it_has_compiled(tmp_path, mark
     for path in marked.glob("length*"):
         length, pid, _ = path.name.split(".")
         where.setdefault(length, set()).add(pid)
-    # the first case of each length takes a second: a worker that is done with it goes on with its own length
+    # a worker that is done with a case goes on with its length
     assert len(where["length64"] | where["length65"]) == 2
     assert sum(len(pids) for pids in where.values()) <= 3  # one may help the other in the end
 
