@@ -1,6 +1,7 @@
 """Values by linear integer arithmetic, against the enumeration of a small grid and measured anchors."""
 
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -75,6 +76,13 @@ def test_the_reach_is_what_enumeration_finds(rows: list[tuple[int, int, int, int
         assert real * Fraction(999, 1000) <= abs(x - y) <= real
 
 
+@cache
+def relative(w: Fraction, top: Fraction) -> Fraction:
+    """The weight as the kernel rounds it, relative to the largest of its group."""
+    return Fraction(round_float(float(w / top), BASES["bf16"])) * top
+
+
+@cache
 def attack(c: Fraction, groups: tuple[int, int] = (512, 448), tokens: int = 27525) -> list[Class]:
     """Weights that round up in one partition and down in the other: the closed form, in exact arithmetic."""
     eps = Fraction(1, 1 << 18)
@@ -88,10 +96,7 @@ def attack(c: Fraction, groups: tuple[int, int] = (512, 448), tokens: int = 2752
     sides: list[list[Fraction]] = []
     for size in groups:
         top = [max(weight[t - t % size : t - t % size + size]) for t in range(0, tokens, size)]
-        rounded = [
-            Fraction(round_float(float(w / top[t // size]), BASES["bf16"])) * top[t // size]
-            for t, w in enumerate(weight)
-        ]
+        rounded = [relative(w, top[t // size]) for t, w in enumerate(weight)]
         sides.append([x / total for x in rounded])
     rows = zip(*sides, (w / total for w in weight), strict=True)
     found: dict[tuple[Fraction, Fraction, Fraction], int] = {}
