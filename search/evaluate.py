@@ -21,7 +21,7 @@ from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
 from specs.names import SCALARS
 from specs.program import Program
-from verify.numerics.rounding import round_array, store
+from verify.numerics.rounding import round_array, storage_dtype, store
 
 #: Slots of one call: candidates x tokens x (1 + dims).
 MAX_SLOTS = 1 << 22
@@ -192,7 +192,6 @@ class Evaluator:
     def _run(self, inputs: Inputs) -> Outputs:
         from verify.engine.layout import prepare
         from verify.engine.run import Rows, Work, evaluate_sites
-        from verify.numerics.rounding import storage_dtype
 
         wanted = list(dict.fromkeys((self.site, "output")))
         real = inputs.count
@@ -264,10 +263,11 @@ def realised(
         )
     q = np.zeros(depth)
     q[:chunks] = 1.0
-    k = np.zeros((*scores.shape, depth))
+    k = np.zeros((*scores.shape, depth), storage_dtype(formats["k"]))
     rest = scores.astype(np.float64) * float(depth) ** 0.5
     rest = rest.astype(np.float32).astype(np.float64)
     for i in range(chunks):
-        k[..., i] = round_array(rest, formats["k"])
-        rest = rest - k[..., i]
-    return store(q, formats["q"]), store(k, formats["k"])
+        part = round_array(rest, formats["k"])
+        k[..., i] = store(part, formats["k"])
+        rest = rest - part
+    return store(q, formats["q"]), k
