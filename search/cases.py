@@ -29,7 +29,7 @@ def search_case(value: Mapping[str, Any]) -> dict[str, Any]:
     """
     case = Case.from_json(value)
     outcome = outcome_of(case)
-    found = {"found": "witness", "nothing": "nothing", "infeasible": "infeasible", "identical": "nothing"}
+    found = {"found": "witness", "nothing": "nothing", "infeasible": "infeasible", "identical": "identical"}
     bound = outcome.bound
     reply: dict[str, Any] = {
         "found": found[outcome.status],
@@ -65,7 +65,6 @@ def search_case(value: Mapping[str, Any]) -> dict[str, Any]:
         "witness": f"{NAME}.json",
         "files": files,
     }
-
 
 
 def outcome_of(case: Case) -> Outcome:

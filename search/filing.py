@@ -131,7 +131,7 @@ def _emit(witness: Any, home: Path, name: str, language: str) -> str:
     from search.emit import emit
 
     path = home / f"{name}_{language}.py"
-    path.write_text(emit(witness, language, f"{name}.safetensors"), encoding="utf-8")
+    path.write_text(emit(witness, language, name=name), encoding="utf-8")
     return str(path)
 
 
@@ -139,17 +139,24 @@ def minimise(
     answer: Answer, path: str, folder: Path | None, evaluations: int, seed: int, emit: str | None
 ) -> None:
     """Shrink a witness and file the result beside it, or in ``folder``."""
-    from search.shrink import shrink_witness
+    from search.minimise import minimise as smaller
     from search.witness import read, write
 
     witness = read(path)
-    made, lines = shrink_witness(witness, evaluations=evaluations, seed=seed)
+    made, shrunk = smaller(witness, evaluations=evaluations, seed=seed, command=sys.argv[1:])
     home = folder or Path(path).parent
     name = f"{Path(path).stem}.min"
     files = [str(p) for p in write(made, home, name, overwrite=True)]
     if emit is not None:
         files.append(_emit(made, home, name, emit))
-    answer.data({"schema": 1, "files": files, "lines": lines})
-    for text in (*lines, *files):
-        answer.text(text)
-    answer.close(lines[-1] if lines else "nothing to shrink")
+    stages = [
+        {"stage": s.name, "support": s.support, "tokens": s.tokens, "objective": s.score}
+        for s in shrunk.stages
+    ]
+    answer.data({"schema": 1, "files": files, "stages": stages, "evaluations": shrunk.evaluations})
+    for stage in shrunk.stages:
+        answer.text(f"  {stage.name}: {stage.support} of {stage.tokens} tokens count, {stage.score:.4f}")
+    for text in files:
+        answer.text(f"  {text}")
+    last = shrunk.stages[-1]
+    answer.close(f"{last.support} of {last.tokens} tokens count")
