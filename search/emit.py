@@ -145,18 +145,13 @@ def _ordinary(witness: Witness) -> None:
     context = dict(witness.record.space.context)
     for side in witness.record.sides:
         context |= side.context
-    asked = [n for n in ("window", "has_sinks", "has_alibi", "has_softcap") if context.get(n)]
+    asked = [n for n in ("has_sinks", "has_alibi", "has_softcap") if context.get(n)]
     asked += [n for n in ("batch", "q_len") if context.get(n, 1) != 1]
     if asked:
         raise UnsupportedError(
             f"{asked[0]} = {context[asked[0]]}",
             place="--emit",
             remedy="scripts are written for one query token of one sequence, and for plain attention",
-        )
-    q_heads, kv_heads = (int(context.get(n, 1)) for n in ("q_heads", "kv_heads"))
-    if q_heads % kv_heads:
-        raise UnsupportedError(
-            f"{q_heads} query heads and {kv_heads} KV heads", place="--emit", remedy="give a whole group"
         )
 
 

@@ -252,7 +252,8 @@ class _State:
         order = sorted(value, key=lambda i: (-len(drops[i]), -value[i]))
         counts = sorted({*(1 << b for b in range(len(order).bit_length())), len(order)})
         unions = [np.unique(np.concatenate([drops[i] for i in order[:n]])) for n in counts if n <= len(order)]
-        unions = [u for u in unions if len(u) < len(self.live)]
+        least = 1 if self.target.space.base is None else 0
+        unions = [u for u in unions if len(u) <= len(self.live) - least]
         candidates, of = self.without(unions)
         met, score = self.tell(candidates)
         for which in sorted(np.flatnonzero(met), key=lambda i: (-len(unions[of[i]]), -score[i]))[:4]:
@@ -275,7 +276,8 @@ class _State:
     def fewest_weights(self) -> None:
         """Delta debugging over the live tokens."""
         pieces = 2
-        while len(self.live) > 1 and self.left() > 0:
+        least = 1 if self.target.space.base is None else 0
+        while len(self.live) > least and self.left() > 0:
             count = len(self.live)
             pieces = min(pieces, count)
             chunks = np.array_split(np.arange(count), pieces)

@@ -227,7 +227,13 @@ def _header(data: bytes) -> Any:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff" * 8, b"\x02" + bytes(7) + b"{}", (1 << 62).to_bytes(8, "little") + b"{}", b"PK\x03\x04" * 9],
+    [
+        b"",
+        b"\xff" * 8,
+        b"\x02" + bytes(7) + b"{}",
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        b"PK\x03\x04" * 9,
+    ],
 )
 def test_what_is_no_safetensors_file_is_refused(data):
     found = changed(_header(data)) | {"w.safetensors": data}
@@ -257,7 +263,9 @@ def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch, lim
     write(member(), tmp_path, "w")
     known = files()
     monkeypatch.setattr(witness_module, limit, 100)
-    monkeypatch.setattr(Path, "read_bytes", lambda p: pytest.fail("read") if p.name == name else known[p.name])
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda p: pytest.fail("read") if p.name == name else known[p.name]
+    )
     with pytest.raises(InputError, match="at most 100 are read") as error:
         read(tmp_path / "w.json")
     assert name in str(error.value.place)

@@ -58,7 +58,9 @@ def altered(change: Callable[[Any], None], name: str = SMALL) -> Witness:
 
 def two() -> list[Side]:
     """One program on two partitions of one shape: halves, and even and odd tokens. One function serves both."""
-    return [load_side("walkthrough.triton@h200", {"segment": rule}) for rule in ("tiles(8)", "deal(2, unit=1)")]
+    return [
+        load_side("walkthrough.triton@h200", {"segment": rule}) for rule in ("tiles(8)", "deal(2, unit=1)")
+    ]
 
 
 @cache
