@@ -16,8 +16,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from search.compact import Geometry
 from search.objective import integer_distances
+from search.places import DOMAIN, F32, Tokens, filled, lengths, placements, signed
 from search.simplify import simplified
 from search.space import Inputs
 from search.target import Measured, Target
@@ -30,16 +30,8 @@ _SCALES = [1.0, *(2.0 ** (i / SCALES - 0.5) for i in range(1, SCALES))]
 #: Where values cancel: by how much less of it is tried.
 BALANCES = (1.0, 1.006, 1.02)
 ROWS = 128
-#: Placements that are tried for one length, and draws among which they are looked for.
-PLACEMENTS, DRAWS = 24, 200
 #: The most tokens of non-zero weight for which fewer tokens are looked for, and for which pairs are dropped.
 FEW, PAIRS = 16, 24
-
-#: Tokens of the smallest domain.
-DOMAIN = 8
-
-Tokens = NDArray[np.int64]
-F32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -211,8 +203,8 @@ class _State:
         count = len(scores)
         if self.target.space.base is not None:
             return Inputs(scores, values), np.arange(count)
-        positive, negative = _sides(scores, values)
-        p, m = _sides(self.whole.scores, self.whole.values)
+        positive, negative = signed(scores, values)
+        p, m = signed(self.whole.scores, self.whole.values)
         mixed = (positive > 0) & (negative > 0) & (p > 0) & (m > 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             balance = np.where(mixed, positive / negative / (p / m), 1.0)[:, None, :]
@@ -269,9 +261,16 @@ class _State:
         values = self.whole.values[0, self.live].T
         alike = np.concatenate([self.whole.scores[:, self.live], values, pieces]).astype(np.float64)
         _, first = np.unique(alike, axis=1, return_index=True)
-        if len(first) <= FEW:
-            tokens = self.live[np.sort(first)]
-            self.settle(self.target, tokens, tokens)
+        if len(first) > FEW:
+            return
+        before, tokens = (self.whole, self.live), self.live[np.sort(first)]
+        if self.settle(self.target, tokens, tokens):
+            measured = self.target.measure(self.whole)
+            if self.goal.met(measured)[0]:
+                self.measured = measured
+                self.enter()
+            else:
+                self.whole, self.live = before
 
     def fewest_weights(self) -> None:
         """Delta debugging over the live tokens."""
@@ -303,16 +302,27 @@ class _State:
         space = self.target.space
         if space.base is not None or len(self.live) > FEW:
             return
+        states = [(self.target, self.whole, self.live)]
         last = len(self.live) - 1
-        for length in _lengths(max(DOMAIN, len(self.live)), space.kv_len):
+        for length in lengths(max(DOMAIN, len(self.live)), space.kv_len):
             if self.left() <= 0 or self.fits(length):
                 break
             last = length
         while self.target.space.kv_len - last > 1 and self.left() > 0:
+            states.append((self.target, self.whole, self.live))
             middle = (self.target.space.kv_len + last) // 2
             if not self.fits(middle):
                 last = middle
         self.exhausted |= self.left() <= 0
+        states.append((self.target, self.whole, self.live))
+        for self.target, self.whole, self.live in reversed(states):  # the shortest that meets the goal whole
+            if self.target is states[0][0]:
+                break
+            measured = self.target.measure(self.whole)
+            if self.goal.met(measured)[0]:
+                self.measured = measured
+                break
+        self.enter()
 
     def fits(self, length: int) -> bool:
         """Move to a sequence of that length, if that can be."""
@@ -323,94 +333,27 @@ class _State:
         except UlpscopeError:
             return False  # a side does not run at this length
         target._count = self.target._count  # pyright: ignore[reportPrivateUsage]
-        where = _placements(self.target.geometry, self.live, target.geometry, self.rng)
+        where = placements(self.target.geometry, self.live, target.geometry, self.rng)
         return any(self.settle(target, self.live, places) for places in where)
 
     def settle(self, target: Target, tokens: Tokens, places: Tokens) -> bool:
-        """Move to an input of ``target`` with ``tokens`` at ``places`` and nothing else, if that meets the goal."""
+        """Move to an input of ``target`` with ``tokens`` at ``places`` and nothing else, if that meets the goal.
+
+        What is evaluated are these tokens alone.
+        """
         if self.left() <= 0:
             return False
         order = np.argsort(places)
         some = tokens[order]
         tuned, _ = self.tuned(self.whole.scores[:, some], self.whole.values[:, some])
-        cut, candidates = _filled(target, places[order], tuned)
+        cut, candidates = filled(target, places[order], tuned)
         measured = cut.measure(candidates)
         met = self.goal.met(measured)
         if not met.any():
             return False
         best = int(np.where(met, measured.score, -math.inf).argmax())
-        whole = cut.expand(candidates.pick([best]))
-        checked = target.measure(whole)
-        if not self.goal.met(checked)[0]:
-            return False
-        self.target, self.whole, self.live, self.measured = target, whole, places[order], checked
-        self.enter()
+        self.target, self.whole, self.live = target, cut.expand(candidates.pick([best])), places[order]
         return True
-
-
-def _sides(scores: F32, values: F32) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The weighted sums of positive and of negative values: float64 ``[candidate, dim]``."""
-    s = scores.astype(np.float64)
-    w = np.exp(s - np.where(np.isneginf(s), -1e300, s).max(axis=1, keepdims=True))[:, None, :]
-    v = values.astype(np.float64)
-    return (w @ np.maximum(v, 0))[:, 0], (w @ np.maximum(-v, 0))[:, 0]
-
-
-def _filled(target: Target, places: Tokens, inputs: Inputs) -> tuple[Target, Inputs]:
-    """A target of some tokens, filled up to a power of two of them."""
-    count = target.space.kv_len
-    size = min(count, max(DOMAIN, 1 << (len(places) - 1).bit_length()))
-    others = np.setdiff1d(np.arange(count), places)[: size - len(places)]
-    domain = np.sort(np.concatenate([places, others]))
-    at = np.searchsorted(domain, places)
-    cut = target.on(domain)
-    floor = -np.inf if target.space.masks else -target.space.score_box
-    scores = np.full((inputs.count, len(domain)), floor, np.float32)
-    values = np.zeros((inputs.count, len(domain), inputs.dims), np.float32)
-    scores[:, at], values[:, at] = inputs.scores, inputs.values
-    return cut, Inputs(scores, values)
-
-
-def _lengths(least: int, most: int) -> list[int]:
-    """Lengths to try, ascending: all short ones, then by a fifth each."""
-    found: list[int] = []
-    length = max(1, least)
-    while length < most:
-        found.append(length)
-        length = max(length + 1, length * 6 // 5)
-    return found
-
-
-def _placements(old: Geometry, live: Tokens, new: Geometry, rng: np.random.Generator) -> list[Tokens]:
-    """Places for tokens in another partition: those that share a piece on a side do so again, in the same order."""
-    count, length = len(live), new.piece.shape[1]
-    cells = np.concatenate([new.piece, np.minimum(new.rank, 1)])
-    _, first = np.unique(cells, axis=1, return_index=True)
-    _, last = np.unique(cells[:, ::-1], axis=1, return_index=True)
-    known = np.unique(np.concatenate([first, length - 1 - last, np.arange(min(length, 2 * DOMAIN))]))
-    known = known if len(known) >= count else np.arange(length)
-    piece, rank = new.piece[:, known], new.rank[:, known]
-    alike = old.piece[:, live, None] == old.piece[:, None, live]
-    after = old.rank[:, live, None] > old.rank[:, None, live]
-    found: dict[tuple[int, ...], Tokens] = {}
-    for _ in range(DRAWS):
-        places: list[int] = []
-        for i in range(count):
-            ok = np.ones(len(known), np.bool_)
-            for j, there in enumerate(places):
-                ok[there] = False
-                same = piece == piece[:, there, None]
-                ok &= (same == alike[:, i, j, None]).all(axis=0)
-                ok &= (~same | ((rank > rank[:, there, None]) == after[:, i, j, None])).all(axis=0)
-            choices = np.flatnonzero(ok)
-            if not len(choices):
-                break
-            places.append(int(rng.choice(choices)))
-        else:
-            found.setdefault(tuple(places), known[places].astype(np.int64))
-            if len(found) == PLACEMENTS:
-                break
-    return list(found.values())
 
 
 def shrink(

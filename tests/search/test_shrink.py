@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.minimise import minimise
+from search.replay import replay
 from search.shrink import Goal, shrink
 from search.simplify import bits, cost, simpler, simplified, total
 from search.space import Inputs, Space
 from search.target import Target
-from search.witness import certificate_of
+from search.witness import certificate_of, from_bytes, make, to_bytes
 from specs.errors import InputError
-from tests.search.witnesses import member, two
+from tests.search.witnesses import BY_HAND, member, two
 
 TOKENS = 16
 
@@ -138,6 +139,29 @@ def test_an_input_that_violates_its_constraint_is_refused():
         shrink(target, outside)
     with pytest.raises(InputError, match="nothing to keep"):
         Goal()
+
+
+def test_a_smaller_witness_is_certified_and_says_where_it_came_from():
+    target, inputs = one_apart()
+    outputs = target.measure(inputs).outputs
+    large = make(
+        target.sides,
+        target.space,
+        target.objective,
+        inputs,
+        outputs,
+        certificate=None,
+        search=BY_HAND,
+        note="kept",
+    )
+    small, found = minimise(large, seed=3, command=["ulpscope", "search"])
+    assert small.record.space.kv_len == found.inputs.kv_len < TOKENS
+    assert small.record.certificate is not None
+    assert small.record.certificate.holds
+    assert small.record.search.method == "shrink of by hand"
+    assert (small.record.search.seed, small.record.search.command) == (3, ("ulpscope", "search"))
+    assert small.record.note == "kept"
+    assert replay(from_bytes(to_bytes(small, "w"), "w")).replays
 
 
 @pytest.mark.slow
