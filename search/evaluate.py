@@ -81,7 +81,6 @@ class Evaluator:
         from verify.engine.support import check_supported
         from verify.judge import constants
         from verify.partition import plan_program
-        from verify.preflight import ensure_faithful
 
         self.side = side
         self.space = space
@@ -95,7 +94,8 @@ class Evaluator:
         )
         self.flat = inlined(program)
         check_supported(self.flat)
-        ensure_faithful(program.compute.base)
+        #: Whether the scalar definition computes, one candidate at a time, and not the array engine.
+        self.scalar = False
         depth = int(context.get("head_dim", 1))
         values = {
             "scale": 1.0 if space.kind == "scores" else float(depth) ** -0.5,
@@ -190,9 +190,13 @@ class Evaluator:
         )
 
     def _run(self, inputs: Inputs) -> Outputs:
+        if self.scalar:
+            return self._walk(inputs)
         from verify.engine.layout import prepare
         from verify.engine.run import Rows, Work, evaluate_sites
+        from verify.preflight import ensure_faithful
 
+        ensure_faithful(self.program.compute.base)
         wanted = list(dict.fromkeys((self.site, "output")))
         real = inputs.count
         inputs = _padded(inputs, SMALL_BATCH if self.kv_len <= SMALL else 1)
@@ -220,6 +224,26 @@ class Evaluator:
             words = np.ascontiguousarray(found[name]).view(storage_dtype(fmt))
             taken[name] = words.reshape(n, -1)[:real, : inputs.dims]
         return Outputs(taken[self.site].astype(np.float64), taken["output"], self.format)
+
+    def _walk(self, inputs: Inputs) -> Outputs:
+        """As `_run`, by the scalar definition: nothing is compiled, which pays for a handful of candidates."""
+        from verify.definition import RowInputs, ScalarArithmetic, Walker
+
+        score = self.program.score_site()
+        scalars = {n: x for n, x in self.scalars.items() if n not in self.program.sites}
+        found: dict[str, list[list[float]]] = {self.site: [], "output": []}
+        for s, v in zip(inputs.scores, inputs.values, strict=True):
+            row = RowInputs(
+                v=v.astype(np.float64),
+                scalars=scalars,
+                query=self.kv_len - 1,
+                feed={score: s.astype(np.float64)},
+            )
+            walker = Walker(self.program, self.plan, row, ScalarArithmetic())
+            for name, rows in found.items():
+                rows.append([walker.value(name, {"dim": d}) for d in range(inputs.dims)])
+        stored = store(np.array(found["output"], dtype=np.float64), self.format)
+        return Outputs(np.array(found[self.site], dtype=np.float64), stored, self.format)
 
 
 def _padded(inputs: Inputs, least: int) -> Inputs:

@@ -6,16 +6,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
-from search.bound import Bound, upper_bound
+from search.bound import Bound, bound_of, upper_bound
 from search.evaluate import Outputs
 from search.evolve import evolve
 from search.objective import Objective, integer_distances
-from search.seeds.construct import Seed, construct
+from search.seeds.construct import Seed, construct, crowds
 from search.seeds.drip import drips
 from search.seeds.values import models, significands
 from search.seeds.weights import classes_of
@@ -25,8 +26,10 @@ from search.target import Target
 from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 
 Status = Literal["found", "nothing", "infeasible", "identical"]
-#: Part of the bound at which a search is content.
-CONTENT = 0.995
+#: Part of what narrow roundings alone allow at which a search is content.
+CONTENT = 0.997
+#: How far weights stay from midpoints in closed forms: on the grid of scores, as near as it goes.
+SHARP = 2.0**-20
 #: Part of the budget that constructed inputs may take.
 CONSTRUCTED = 0.5
 #: Up to this length evolution over every token is worth its time after inputs were constructed.
@@ -60,7 +63,7 @@ class Step:
     """One part of a search.
 
     Attributes:
-        method: ``construct``, ``drip``, ``values``, ``evolve``, ``scratch``.
+        method: ``closed form``, ``construct``, ``drip``, ``values``, ``evolve``, ``scratch``.
         score: the best objective after it.
         evaluations: candidates evaluated by it.
         seconds: wall time it took.
@@ -148,6 +151,7 @@ class _Search:
     seed: int
     report: Callable[[Progress], None]
     bound: float | None
+    narrow: float | None
     begin: float = field(default_factory=time.monotonic)
     steps: list[Step] = field(default_factory=list[Step])
     hits: list[Hit] = field(default_factory=list[Hit])
@@ -161,7 +165,7 @@ class _Search:
     @property
     def content(self) -> float:
         """The objective at which to stop."""
-        return math.inf if self.bound is None else CONTENT * self.bound
+        return math.inf if self.narrow is None else CONTENT * self.narrow
 
     def left(self) -> int:
         return self.budget.evaluations - self.target.evaluations
@@ -177,7 +181,8 @@ class _Search:
 
     def take(self, target: Target, inputs: Inputs, method: str) -> None:
         """Evaluate an input whole, and keep it where it is feasible."""
-        measured = self.target.measure(target.expand(inputs))
+        judge = self.target.by_definition() if target.scalar else self.target
+        measured = judge.measure(target.expand(inputs))
         integers = integer_distances(measured.outputs)
         for i in range(inputs.count):
             if measured.violation[i] <= 0 and math.isfinite(measured.score[i]):
@@ -203,6 +208,25 @@ class _Search:
         self.report(Progress(method, self.target.evaluations, max(self.best, best), self.bound))
 
     # -- parts ----------------------------------------------------------------------------------------------
+
+    def closed_form(self) -> None:
+        """A few constructed inputs by the scalar definition, before anything is compiled."""
+        slow = self.target.by_definition()
+        found = construct(
+            slow,
+            self.seed,
+            eps=SHARP,
+            most=3,
+            until=self.content,
+            evaluations=self.left(),
+            stop=self.out_of_time,
+        )
+        if not found or found[0].score < self.content:
+            return
+        if self.target.space.cancellation == 1:
+            found = sorted([*found, *crowds(slow, self.seed, eps=SHARP)], key=lambda s: -s.score)
+        self.seeds = found
+        self.take(found[0].target, found[0].inputs, "closed form")
 
     def construct(self) -> None:
         share = max(1, int(CONSTRUCTED * self.budget.evaluations))
@@ -323,8 +347,12 @@ def search(
     limit = (
         bound.real if bound is not None and bound.rigor == "rigorous" and math.isfinite(bound.real) else None
     )
-    state = _Search(target, budget, seed, progress, limit)
+    state = _Search(
+        target, budget, seed, progress, limit, None if limit is None else _narrow(bound, len(sides))
+    )
     if space.base is None:
+        if target.compactable and space.dims == 1:
+            state.step("closed form", state.closed_form)
         state.step("construct", state.construct)
         if len(sides) == 2 and objective.metric == "ulp" and target.compactable:
             state.step("values", state.values, always=True)
@@ -367,7 +395,7 @@ def search_by(
         "nothing", "", tuple(sides), space, objective, budget, seed, bound=bound, no_bound=no_bound
     )
     target = Target(sides, space, objective)
-    state = _Search(target, budget, seed, progress, None)
+    state = _Search(target, budget, seed, progress, None, None)
 
     def run() -> None:
         found = METHODS[method](
@@ -438,6 +466,16 @@ def _bound(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[B
     return replace(
         widest, real=real, first_order=widest.first_order / gaps, integer=math.floor(real) + 1, reason=spread
     ), ""
+
+
+def _narrow(bound: Bound | None, sides: int) -> float | None:
+    """What the roundings to narrow formats alone allow."""
+    if bound is None or bound.a is None or bound.b is None:
+        return None
+    none = Fraction(0)
+    a, b = (replace(terms, wide_direct=none, wide_through=none) for terms in (bound.a, bound.b))
+    found = bound_of(a, b, cancellation=bound.cancellation, fmt=bound.format).real / (sides - 1)
+    return found if math.isfinite(found) else None
 
 
 def _infeasible(space: Space) -> str:

@@ -74,6 +74,8 @@ class Target:
         self.support: NDArray[np.int64] | None = None
         #: Whether tokens of weight zero may be left out on every side: see `search.compact`.
         self.compactable = space.kind == "scores" and all(compactable(e.program) for e in self.evaluators)
+        #: Whether the scalar definition computes: see `by_definition`.
+        self.scalar = False
         self._count = [0]
         formats = {str(e.format) for e in self.evaluators}
         if len(formats) > 1:
@@ -113,6 +115,15 @@ class Target:
         if self.compactable:
             cut.evaluators = tuple(e.on(support) for e in self.evaluators)
         return cut
+
+    def by_definition(self) -> Target:
+        """The same, computed by the scalar definition: nothing is compiled, which pays for a handful of candidates."""
+        slow = copy.copy(self)
+        slow.scalar = True
+        slow.evaluators = tuple(copy.copy(e) for e in self.evaluators)
+        for evaluator in slow.evaluators:
+            evaluator.scalar = True
+        return slow
 
     def expand(self, inputs: Inputs) -> Inputs:
         """Candidates of a target that was cut, with all tokens: the others have the lowest score, and value 0."""

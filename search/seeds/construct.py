@@ -35,6 +35,8 @@ from specs.program import ROW, Program
 SIGNIFICANDS = np.arange(128, 256) / 128.0
 #: By how many binades more the mass of a light template lies below its pilots.
 LIGHT = 3
+#: The scalar definition is asked about at most so many tokens.
+FEW = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,7 @@ def templates(
             light = _placed(target, geometry, what, chosen, units, eps, low, 1)
             yield template, light
             crowd = _placed(target, geometry, what, chosen, units, eps, levels, 1024)
-            if crowd is not None:
+            if crowd is not None and not (target.scalar and len(crowd.tokens) > FEW):
                 yield crowd, None
             made += 1
             if made == tries:
@@ -230,7 +232,7 @@ def construct(
                 found += tried
                 lights.append((tried[0].score, light, side))
     # How many tokens of value 0 there are moves the quotients that are rounded next.
-    for _, light, side in sorted(lights, key=lambda x: -x[0])[:3]:
+    for _, light, side in sorted(lights, key=lambda x: -x[0])[: 0 if target.scalar else 3]:
         for count in range(24, 8, -1):
             if enough():
                 break
@@ -240,10 +242,36 @@ def construct(
     return found[:keep]
 
 
+def crowds(target: Target, seed: int, *, eps: float, most: int = 32) -> list[Seed]:
+    """Templates in which all tokens of the largest cells have mass, at several depths below their pilots, best first.
+
+    The float32 roundings of sums of many equal terms all go one way, which depends on the depth.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    geometry = target.geometry
+    units = [unit_of(e.program) for e in target.evaluators]
+    found: list[Seed] = []
+    levels = sorted(product((1, 2, 3, 4), repeat=len(units)), key=sum)
+    largest = cells(geometry, rng, 8)
+    for phases in directions(len(units), target.objective.single):
+        what = roles(phases, target.space.cancellation)
+        chosen = next(_combinations(largest, len(what), rng), None)
+        for depths in levels if chosen is not None else ():
+            assert chosen is not None
+            template = _placed(target, geometry, what, chosen, units, eps, [depths], 1024)
+            if template is not None and len(template.tokens) <= 1024:
+                found += _tried(template, target)
+                most -= 1
+            if most == 0:
+                break
+    return sorted(found, key=lambda s: -s.score)
+
+
 def _tried(template: Template, target: Target) -> list[Seed]:
     """The best candidate of a template, where it is feasible."""
     cut = target.on(template.tokens)
     few = SIGNIFICANDS if target.compactable else SIGNIFICANDS[::16]
+    few = few[:1] if target.scalar else few
     measured = cut.measure(candidates(template, cut, few))
     for _ in range(2):
         measured = cut.measure(scaled(measured, template))
