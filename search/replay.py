@@ -16,10 +16,11 @@ import numpy as np
 
 from search.certificate import Certificate
 from search.evaluate import realised
+from search.fields import distances, ratios, words
 from search.objective import violation
 from search.record import DistanceOf
 from search.target import Target
-from search.witness import Witness, certificate_of, depth, distances, ratios, read, words
+from search.witness import Witness, certificate_of, depth, read
 from specs.errors import SpecError, UnsupportedError
 
 #: How far ratios in double precision may be off: libraries of other machines round exp otherwise.

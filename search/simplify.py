@@ -85,7 +85,9 @@ def simplified(
     order = np.argsort(-gains, kind="stable")
     order = order[gains[order] > 0][:MOST]
     if not len(order):
-        return Inputs(np.zeros((0, len(scores)), np.float32), np.zeros((0, *values.shape), np.float32)), gains[:0]
+        return Inputs(
+            np.zeros((0, len(scores)), np.float32), np.zeros((0, *values.shape), np.float32)
+        ), gains[:0]
     new_s = np.repeat(scores[None], len(order), axis=0)
     new_v = np.repeat(values[None], len(order), axis=0)
     new_s[:, at] = np.stack([rows[i][0] for i in order])

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,33 +18,33 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from search.bound import Bound
 from search.certificate import Certificate, certify
 from search.evaluate import Outputs, realised
-from search.objective import Objective, cancellation, integer_distances
-from search.record import SCHEMA, BoundOf, Record, SearchOf, SideOf, SpaceOf, StatisticsOf, finite
+from search.fields import distances, ratios, side_record, space_record
+from search.objective import Objective
+from search.packing import (
+    AGAIN,
+    MAX_ARRAYS,
+    MAX_JSON,
+    Arrays,
+    arrays_of,
+    pack,
+    put,
+    refuse_taken,
+    unpack,
+    validated,
+)
+from search.record import SCHEMA, BoundOf, Record, SearchOf, SideOf, finite
 from search.run import Hit, Outcome
 from search.sides import Side, before_rounding
 from search.space import Inputs, Space, Statistics
 from specs.errors import InputError, UlpscopeError, UnsupportedError
-from specs.formats import Format
 from specs.loader import parse_spec
-from verify.files import stored_kinds
-from verify.numerics.rounding import storage_dtype, store
-from verify.numerics.ulp import MISMATCH
+from verify.numerics.rounding import storage_dtype
 
-MAX_JSON = 64 << 20
-MAX_ARRAYS = 1 << 30
-#: The most that a header of safetensors takes for the few arrays of a witness.
-_HEADER = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
-_AGAIN = "copy both files of the witness again, or search again"
-_KINDS: dict[str, np.dtype[Any]] = {n: np.dtype(k) for n, k in stored_kinds().items()}
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,17 +185,17 @@ def make(
         raise InputError(f"{inputs.count} candidates", place="witness", remedy="give one")
     context = space.full_context()
     programs = [before_rounding(side.program(context)) for side in sides]
-    arrays = _arrays(programs[0][0].inputs, space, objective, inputs)
-    data = _pack(arrays)
+    arrays = arrays_of(programs[0][0].inputs, space, objective, inputs)
+    data = pack(arrays)
     score = float(objective.score(outputs)[0])
     record = {
         "schema": SCHEMA,
         "kind": "witness",
         "sides": [
-            _side_record(side, program, site, fmt, out)
+            side_record(side, program, site, fmt, out)
             for side, (program, site, fmt), out in zip(sides, programs, outputs, strict=True)
         ],
-        "space": _space_record(space),
+        "space": space_record(space),
         "objective": {
             "metric": objective.metric,
             "single": objective.single,
@@ -207,7 +204,9 @@ def make(
         "score": finite(score),
         "distances": distances(outputs),
         "ratios": ratios(inputs, certificate),
-        "bound": None if bound is None else (BoundOf.of(bound) if isinstance(bound, Bound) else bound).model_dump(),
+        "bound": None
+        if bound is None
+        else (BoundOf.of(bound) if isinstance(bound, Bound) else bound).model_dump(),
         "no_bound": no_bound[:4000],
         "certificate": None if certificate is None else certificate.to_json(),
         "no_certificate": no_certificate[:4000] if certificate is None else "",
@@ -216,7 +215,7 @@ def make(
         "note": note,
         "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
     }
-    return Witness(_validated(json.dumps(record).encode(), "witness"), arrays)
+    return Witness(validated(json.dumps(record).encode(), "witness"), arrays)
 
 
 def certificate_of(
@@ -263,47 +262,6 @@ def depth(space: Space) -> int:
     return int(space.context.get("head_dim", 1))
 
 
-def words(values: NDArray[Any], fmt: Format) -> list[str]:
-    """Values, float64 or as stored, as bit patterns of ``fmt``."""
-    stored = store(values, fmt) if values.dtype == np.float64 else np.ascontiguousarray(values)
-    kind = storage_dtype(fmt)
-    bits = stored.view(f"u{kind.itemsize}")
-    return [f"0x{int(word):0{kind.itemsize * 2}X}" for word in bits.ravel()]
-
-
-def distances(outputs: Sequence[Outputs]) -> list[dict[str, Any]]:
-    """The fields of `search.record.DistanceOf` of each pair of sides."""
-    integers = integer_distances(outputs)
-    found: list[dict[str, Any]] = []
-    for a, b in combinations(range(len(outputs)), 2):
-        apart = int(integers[a, b][0])
-        with np.errstate(invalid="ignore"):
-            real = float(np.abs(outputs[a].index - outputs[b].index).max())
-        found.append({"a": a, "b": b, "integer": None if apart == MISMATCH else apart, "real": finite(real)})
-    return found
-
-
-def ratios(inputs: Inputs, certificate: Certificate | None) -> list[dict[str, float | None]]:
-    """The fields of `search.record.RatiosOf` of each column: of the exact answer, or in double precision."""
-    if certificate is not None:
-        return [
-            {
-                "over_mean": None if a.over_magnitude is None else float(a.over_magnitude),
-                "over_largest": None if a.over_largest is None else float(a.over_largest),
-            }
-            for a in certificate.answers
-        ]
-    out, mass = cancellation(inputs)
-    largest = np.abs(inputs.values[0]).max(axis=0)
-    return [
-        {
-            "over_mean": float(out[0, d] / mass[0, d]) if mass[0, d] else None,
-            "over_largest": float(out[0, d] / largest[d]) if largest[d] else None,
-        }
-        for d in range(inputs.dims)
-    ]
-
-
 # -- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +274,7 @@ def to_bytes(witness: Witness, name: str) -> dict[str, bytes]:
             remedy="use letters, digits, dots, - and _, up to 80 of them",
         )
     text = json.dumps(witness.record.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    return {f"{name}.json": text.encode() + b"\n", f"{name}.safetensors": _pack(witness.arrays)}
+    return {f"{name}.json": text.encode() + b"\n", f"{name}.safetensors": pack(witness.arrays)}
 
 
 def write(witness: Witness, folder: str | Path, name: str, *, overwrite: bool = False) -> tuple[Path, Path]:
@@ -343,9 +301,16 @@ def write(witness: Witness, folder: str | Path, name: str, *, overwrite: bool = 
             return paths
         taken = [p for p in paths if p.exists()]
         if taken and not overwrite:
-            _taken(taken[0])
-        for path in reversed(paths):  # the JSON last: where it stands, the arrays are complete
-            _put(path, files[path.name], overwrite)
+            refuse_taken(taken[0])
+        put(paths[1], files[paths[1].name], overwrite)
+        try:
+            put(
+                paths[0], files[paths[0].name], overwrite
+            )  # last: where the JSON stands, the arrays are complete
+        except BaseException:
+            if not taken:
+                paths[1].unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror or error}",
@@ -353,33 +318,6 @@ def write(witness: Witness, folder: str | Path, name: str, *, overwrite: bool = 
             remedy="give another folder, or make room",
         ) from None
     return paths
-
-
-def _taken(path: Path) -> NoReturn:
-    raise InputError(
-        "another witness has this name", place=str(path), remedy="give another name, or ask to overwrite"
-    )
-
-
-def _put(path: Path, data: bytes, overwrite: bool) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it the owner's alone
-        if overwrite:
-            os.replace(temporary, path)
-            return
-        try:
-            os.link(temporary, path)  # fails where the name was taken meanwhile
-        except FileExistsError:
-            _taken(path)
-        except OSError:  # a file system without links
-            os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -424,7 +362,7 @@ def from_bytes(files: Mapping[str, bytes], name: str, *, place: str = "") -> Wit
     place = place or f"{name}.json"
     missing = [n for n in (f"{name}.json", f"{name}.safetensors") if n not in files]
     if missing:
-        raise InputError("no such file", place=missing[0][:400], remedy=_AGAIN)
+        raise InputError("no such file", place=missing[0][:400], remedy=AGAIN)
     text, data = files[f"{name}.json"], files[f"{name}.safetensors"]
     if len(text) > MAX_JSON or len(data) > MAX_ARRAYS:
         raise InputError(
@@ -432,28 +370,13 @@ def from_bytes(files: Mapping[str, bytes], name: str, *, place: str = "") -> Wit
             place=place,
             remedy=f"at most {MAX_JSON:,} and {MAX_ARRAYS:,} are read",
         )
-    record = _validated(text, place)
+    record = validated(text, place)
     beside = f"{place.removesuffix('.json')}.safetensors"
     if len(data) != record.arrays.bytes or hashlib.sha256(data).hexdigest() != record.arrays.sha256:
-        raise InputError("is not the file whose size and sha256 the JSON states", place=beside, remedy=_AGAIN)
-    witness = Witness(record, _unpack(data, record, beside), place)
+        raise InputError("is not the file whose size and sha256 the JSON states", place=beside, remedy=AGAIN)
+    witness = Witness(record, unpack(data, record, beside), place)
     _consistent(witness, beside)
     return witness
-
-
-def _validated(text: bytes, place: str) -> Record:
-    try:
-        return Record.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(x)[:60] for x in first["loc"])
-        rest = error.error_count() - 1
-        more = f" (and {rest} more)" if rest else ""
-        raise InputError(
-            f"{first['msg'][:300]}{more}",
-            place=f"{place}: {where}" if where else place,
-            remedy=f"a witness of schema {SCHEMA} is written by `ulpscope search`; it is not edited by hand",
-        ) from None
 
 
 def _consistent(witness: Witness, beside: str) -> None:
@@ -461,7 +384,7 @@ def _consistent(witness: Witness, beside: str) -> None:
     record, place = witness.record, witness.place
 
     def refuse(cause: str, where: str) -> NoReturn:
-        raise InputError(cause, place=where, remedy=_AGAIN)
+        raise InputError(cause, place=where, remedy=AGAIN)
 
     dims = record.space.dims
     for i, side in enumerate(record.sides):
@@ -494,7 +417,7 @@ def _consistent(witness: Witness, beside: str) -> None:
 def _side(side: SideOf, place: str) -> Side:
     import tomllib
 
-    def refuse(cause: str, remedy: str = _AGAIN) -> NoReturn:
+    def refuse(cause: str, remedy: str = AGAIN) -> NoReturn:
         raise InputError(cause, place=f"{place}.spec", remedy=remedy)
 
     try:
@@ -511,127 +434,19 @@ def _side(side: SideOf, place: str) -> Side:
     return Side(spec, side.platform, dict(side.options), dict(side.context), dict(side.changed))
 
 
-# -- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _side_record(side: Side, program: Any, site: str, fmt: Format, out: Outputs) -> dict[str, Any]:
-    held = program.sites[site].type.format or program.compute
-    return {
-        "label": side.label,
-        "spec": side.spec.to_toml(),
-        "spec_sha256": side.spec.content_hash,
-        "platform": side.platform.model_dump(mode="json", by_alias=True),
-        "options": dict(side.options),
-        "context": dict(side.context),
-        "changed": dict(side.changed),
-        "format": fmt.name,
-        "site": site,
-        "before_format": held.name,
-        "output": words(out.stored[0], fmt),
-        "before": words(out.before[0], held),
-    }
-
-
-def _space_record(space: Space) -> dict[str, Any]:
-    fields = SpaceOf(
-        kind=space.kind,
-        kv_len=space.kv_len,
-        context=dict(space.context),
-        dims=space.dims,
-        score_box=space.score_box,
-        value_box=space.value_box,
-        cancellation=space.cancellation,
-        masks=space.masks,
-        fixed=tuple(sorted(space.fixed)),
-        base=space.base is not None,
-        edits=space.edits,
-        statistics=None
-        if space.statistics is None
-        else StatisticsOf(
-            score_std=space.statistics.score_std,
-            value_std=space.statistics.value_std,
-            value_mean=space.statistics.value_mean,
-        ),
-    )
-    return fields.model_dump(mode="json")
-
-
-def _arrays(
-    formats: Mapping[str, Format], space: Space, objective: Objective, inputs: Inputs
-) -> dict[str, NDArray[Any]]:
-    def stored(values: NDArray[Any]) -> NDArray[Any]:
-        return store(values.astype(np.float64), formats["v"])
-
-    arrays: dict[str, NDArray[Any]] = {
-        "scores": inputs.scores[0].astype(np.float32),
-        "values": stored(inputs.values[0]),
-    }
-    if space.kind == "qkv":
-        q, k = realised(inputs.scores, depth(space), formats)
-        arrays |= {"q": q, "k": k[0]}
-    if space.base is not None:
-        arrays["base_scores"] = space.base.scores[0].astype(np.float32)
-        arrays["base_values"] = stored(space.base.values[0])
-    if objective.projection is not None:
-        arrays["projection"] = objective.projection.astype(np.float64)
-    for name, array in arrays.items():
-        if array.dtype not in _KINDS.values():
-            raise UnsupportedError(f"arrays of {array.dtype}", place=name, remedy="files do not hold them")
-    return arrays
-
-
-def _shapes(record: Record) -> dict[str, tuple[int, ...]]:
-    """The arrays that the file must hold."""
-    n, dims = record.space.kv_len, record.space.dims
-    found: dict[str, tuple[int, ...]] = {"scores": (n,), "values": (n, dims)}
-    if record.space.kind == "qkv":
-        length = record.space.context.get("head_dim", 1)
-        elements = length if isinstance(length, int) and 0 < length <= 1 << 16 else 1
-        found |= {"q": (elements,), "k": (n, elements)}
-    if record.space.base:
-        found |= {"base_scores": (n,), "base_values": (n, dims)}
-    if record.objective.vocabulary is not None:
-        found["projection"] = (record.objective.vocabulary, dims)
-    return found
-
-
-def _pack(arrays: Arrays) -> bytes:
-    from safetensors.numpy import save
-
-    return save({name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())})
-
-
-def _unpack(data: bytes, record: Record, place: str) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError, deserialize
-
-    shapes = _shapes(record)
-    if len(data) > 8 * sum(map(math.prod, shapes.values())) + _HEADER:
-        raise InputError(f"{len(data):,} bytes are too many", place=place, remedy=_AGAIN)
-    try:
-        tensors = dict(deserialize(data))
-    except (SafetensorError, ValueError, RecursionError, OverflowError) as error:
-        raise InputError(f"truncated or damaged: {str(error)[:200]}", place=place, remedy=_AGAIN) from None
-    if tensors.keys() != shapes.keys():
-        held = ", ".join(sorted(n[:40] for n in tensors))[:300]
-        raise InputError(f"holds {held}", place=place, remedy=f"it must hold {', '.join(shapes)}")
-    found: dict[str, NDArray[Any]] = {}
-    for name, shape in shapes.items():
-        info: Any = tensors[name]
-        kind = _KINDS.get(info["dtype"])
-        fixed = {"scores": "F32", "base_scores": "F32", "projection": "F64"}.get(name, info["dtype"])
-        if kind is None or kind.kind in "iu" or info["dtype"] != fixed or tuple(info["shape"]) != shape:
-            raise InputError(
-                f"is {str(info['dtype'])[:20]} {str(list(info['shape']))[:80]}",
-                place=f"{place}: array '{name}'",
-                remedy=f"it must be {fixed if fixed in _KINDS else 'a float'} {list(shape)}",
-            )
-        found[name] = np.frombuffer(bytes(info["data"]), dtype=kind).reshape(shape)
-    return found
-
-
 def changed(witness: Witness, **fields: Any) -> Witness:
     """The witness with other fields of its record, such as ``note``."""
     return replace(witness, record=witness.record.model_copy(update=fields))
 
 
-__all__ = ["Witness", "certificate_of", "certified", "from_bytes", "make", "read", "to_bytes", "witness_of", "write"]
+__all__ = [
+    "Witness",
+    "certificate_of",
+    "certified",
+    "from_bytes",
+    "make",
+    "read",
+    "to_bytes",
+    "witness_of",
+    "write",
+]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import search.witness as witness_module
+from search.fields import words
 from search.record import json_schema
-from search.witness import from_bytes, read, to_bytes, words, write
+from search.witness import from_bytes, read, to_bytes, write
 from specs.errors import InputError
 from specs.formats import parse_format
 from tests.search.witnesses import CORPUS, SMALL, changed, files, member, of_q_and_k
@@ -107,6 +108,22 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, function
 
     monkeypatch.setattr(os, function, full)
     monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write(member(), tmp_path, "w")
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_without_their_json_are_taken_away_again(tmp_path, monkeypatch):
+    real = os.fsync
+    calls: list[int] = []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="No space left on device"):
         write(member(), tmp_path, "w")
     assert not list(tmp_path.iterdir())
