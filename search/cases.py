@@ -54,7 +54,7 @@ def search_case(value: Mapping[str, Any]) -> dict[str, Any]:
     if outcome.best is None:
         return reply
     hit = outcome.best
-    certificate, why = certified(outcome.sides, outcome.space, hit.inputs, hit.outputs)
+    certificate, why = certified(outcome.sides, hit.space, hit.inputs, hit.outputs)
     witness = witness_of(outcome, hit, certificate, no_certificate=why, note=case.label)
     holds = certificate is not None and certificate.holds
     reply["details"] |= {"certified": holds, "no_certificate": why}

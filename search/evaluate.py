@@ -25,6 +25,8 @@ from verify.numerics.rounding import round_array, storage_dtype, store
 
 #: Slots of one call: candidates x tokens x (1 + dims).
 MAX_SLOTS = 1 << 22
+#: Places between two numbers that cancel: terms of one block of 16, of two blocks of 8.
+CARRIED = 8
 #: Elements of K and V of one call.
 MAX_ELEMENTS = 1 << 25
 #: Inputs of at most so many tokens are cheap: they are evaluated so many at a time, that one function serves all.
@@ -212,7 +214,8 @@ class Evaluator:
             rows = Rows(None, scores, low, high, {"scores": compute}, query)
         else:
             formats = self.program.inputs
-            q, k = realised(inputs.scores, int(self.space.context.get("head_dim", 1)), formats)
+            depth = int(self.space.context.get("head_dim", 1))
+            q, k = realised(inputs.scores, depth, formats, self.space.carry)
             kv = prepare(
                 np.ascontiguousarray(k.transpose(1, 0, 2)), stored, {"k": formats["k"], "v": formats["v"]}
             )
@@ -260,7 +263,7 @@ def on_grid(values: NDArray[Any], fmt: Format) -> NDArray[np.float32]:
 
 
 def realised(
-    scores: NDArray[np.float32], depth: int, formats: Mapping[str, Format]
+    scores: NDArray[np.float32], depth: int, formats: Mapping[str, Format], carry: int | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Q and K whose scaled product is each score: exactly, where ``depth ** -0.5`` is a power of two.
 
@@ -271,6 +274,7 @@ def realised(
         scores: float32 ``[candidate, token]``, finite.
         depth: elements of a head.
         formats: of ``q`` and ``k``.
+        carry: see `search.space.Space`; the two numbers stand `CARRIED` places apart.
 
     Returns:
         q ``[depth]`` and K ``[candidate, token, depth]`` in the dtypes of their formats.
@@ -279,7 +283,7 @@ def realised(
         UnsupportedError: a head is too narrow to hold a score.
     """
     chunks = -(-25 // formats["k"].p)
-    if chunks > depth:
+    if chunks + (0 if carry is None else CARRIED + 1) > depth:
         raise UnsupportedError(
             f"a score takes {chunks} numbers of {formats['k']}, a head has {depth}",
             place="head_dim",
@@ -294,4 +298,8 @@ def realised(
         part = round_array(rest, formats["k"])
         k[..., i] = store(part, formats["k"])
         rest = rest - part
+    if carry is not None:
+        pair = [chunks, chunks + CARRIED]
+        q[pair] = 1.0
+        k[..., pair] = store(np.array([2.0**carry, -(2.0**carry)]), formats["k"])
     return store(q, formats["q"]), k

@@ -94,6 +94,7 @@ def space_record(space: Space) -> dict[str, Any]:
         fixed=tuple(sorted(space.fixed)),
         base=space.base is not None,
         edits=space.edits,
+        carry=space.carry,
         statistics=None
         if space.statistics is None
         else StatisticsOf(

@@ -47,7 +47,7 @@ def file_outcome(answer: Answer, outcome: Outcome, folder: Path | None, emit: st
         # Filed before it is certified, which takes longest: an interruption loses nothing.
         first = witness_of(outcome, hit, None, command=sys.argv[1:], no_certificate="interrupted")
         write(first, home, name, overwrite=True)
-        certificate, why = certified(outcome.sides, outcome.space, hit.inputs, hit.outputs)
+        certificate, why = certified(outcome.sides, hit.space, hit.inputs, hit.outputs)
         made = witness_of(outcome, hit, certificate, command=sys.argv[1:], no_certificate=why)
         paths = write(made, home, name, overwrite=True)
         files = [str(p) for p in paths]

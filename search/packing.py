@@ -107,7 +107,7 @@ def arrays_of(
         "values": stored(inputs.values[0]),
     }
     if space.kind == "qkv":
-        q, k = realised(inputs.scores, int(space.context.get("head_dim", 1)), formats)
+        q, k = realised(inputs.scores, int(space.context.get("head_dim", 1)), formats, space.carry)
         arrays |= {"q": q, "k": k[0]}
     if space.base is not None:
         arrays["base_scores"] = space.base.scores[0].astype(np.float32)

@@ -88,6 +88,7 @@ class SpaceOf(Part):
     base: bool
     edits: Count | None
     statistics: StatisticsOf | None
+    carry: Annotated[int, Field(ge=-64, le=64)] | None = None
 
 
 class ObjectiveOf(Part):

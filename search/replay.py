@@ -191,7 +191,8 @@ def _shown(x: Any) -> str:
 
 def _products(witness: Witness, target: Target) -> list[Difference]:
     """Whether q and K are those that the scores are made of."""
-    q, k = realised(witness.inputs.scores, depth(witness.space), target.evaluators[0].program.inputs)
+    space, formats = witness.space, target.evaluators[0].program.inputs
+    q, k = realised(witness.inputs.scores, depth(space), formats, space.carry)
     made = {"q": q, "k": k[0]}
     return [
         Difference(f"arrays.{name}", "other bits", "what the scores are made of")

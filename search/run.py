@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from search.bound import Bound, bound_of, upper_bound
 from search.evaluate import Outputs
 from search.evolve import evolve
 from search.objective import Objective, integer_distances
+from search.outcome import Budget, Hit, Outcome, Progress, Step
 from search.seeds.construct import Seed, construct, crowds
 from search.seeds.drip import drips
+from search.seeds.products import products
 from search.seeds.values import models, significands
 from search.seeds.weights import classes_of
 from search.sides import Side
@@ -25,7 +27,6 @@ from search.space import Inputs, Space
 from search.target import Target
 from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 
-Status = Literal["found", "nothing", "infeasible", "identical"]
 #: Part of what narrow roundings alone allow at which a search is content.
 CONTENT = 0.997
 #: How far weights stay from midpoints in closed forms: on the grid of scores, as near as it goes.
@@ -34,112 +35,6 @@ SHARP = 2.0**-20
 CONSTRUCTED = 0.5
 #: Up to this length evolution over every token is worth its time after inputs were constructed.
 SHORT = 1024
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a search may spend. The first two are the same on every machine.
-
-    Attributes:
-        evaluations: candidates evaluated.
-        rlimit: solver resources, over all queries.
-        seconds: wall time; a search that it ends says so. None: no limit.
-    """
-
-    evaluations: int = 50_000
-    rlimit: int = 20_000_000
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("evaluations", "rlimit"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} = {getattr(self, name)}", place="budget", remedy="give 1 or more")
-        if self.seconds is not None and not self.seconds > 0:
-            raise InputError(f"seconds = {self.seconds}", place="budget", remedy="give more than 0")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One part of a search.
-
-    Attributes:
-        method: ``closed form``, ``construct``, ``drip``, ``values``, ``evolve``, ``scratch``.
-        score: the best objective after it.
-        evaluations: candidates evaluated by it.
-        seconds: wall time it took.
-    """
-
-    method: str
-    score: float
-    evaluations: int
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class Hit:
-    """An input, evaluated whole.
-
-    Attributes:
-        inputs: one candidate with every token.
-        score: the objective.
-        outputs: by side.
-        integer: distance of the stored outputs, by pair of sides.
-        method: what found it.
-    """
-
-    inputs: Inputs
-    score: float
-    outputs: tuple[Outputs, ...]
-    integer: Mapping[tuple[int, int], int]
-    method: str
-
-    @property
-    def least_integer(self) -> int:
-        """The smallest distance of stored outputs of any two sides."""
-        return min(self.integer.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a search found.
-
-    Attributes:
-        status: ``found``; ``nothing`` within the budget; ``infeasible``: proved; ``identical``: proved to be the same.
-        reason: of a status that is not ``found``.
-        sides, space, objective, budget, seed: what was asked.
-        best: the input with the largest objective, or None.
-        stored: the input with the largest distance of stored outputs, where it is another than ``best``.
-        bound: the upper bound, where there is one.
-        no_bound: why there is none.
-        steps: what was done.
-        evaluations: candidates evaluated.
-        cut: whether wall time ended it.
-    """
-
-    status: Status
-    reason: str
-    sides: tuple[Side, ...]
-    space: Space
-    objective: Objective
-    budget: Budget
-    seed: int
-    best: Hit | None = None
-    stored: Hit | None = None
-    bound: Bound | None = None
-    no_bound: str = ""
-    steps: tuple[Step, ...] = ()
-    evaluations: int = 0
-    cut: bool = False
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a search stands: the part it is in, evaluations so far, the best objective, the bound or None."""
-
-    method: str
-    evaluations: int
-    best: float
-    bound: float | None
 
 
 @dataclass
@@ -181,7 +76,8 @@ class _Search:
 
     def take(self, target: Target, inputs: Inputs, method: str) -> None:
         """Evaluate an input whole, and keep it where it is feasible."""
-        judge = self.target.by_definition() if target.scalar else self.target
+        judge = self.target if target.space is self.target.space else self.target.of(target.space)
+        judge = judge.by_definition() if target.scalar else judge
         measured = judge.measure(target.expand(inputs))
         integers = integer_distances(measured.outputs)
         for i in range(inputs.count):
@@ -191,7 +87,14 @@ class _Search:
                 )
                 distance = {pair: int(d[i]) for pair, d in integers.items()}
                 self.hits.append(
-                    Hit(measured.inputs.pick([i]), float(measured.score[i]), outputs, distance, method)
+                    Hit(
+                        measured.inputs.pick([i]),
+                        float(measured.score[i]),
+                        outputs,
+                        distance,
+                        method,
+                        target.space,
+                    )
                 )
 
     def step(self, method: str, run: Callable[[], None], *, always: bool = False) -> None:
@@ -242,6 +145,12 @@ class _Search:
         self.seeds = sorted(found, key=lambda s: -s.score)
         for seed in self.seeds[:2]:
             self.take(seed.target, seed.inputs, "construct")
+
+    def products(self) -> None:
+        found = products(self.target)
+        self.seeds = sorted([*self.seeds, *found], key=lambda s: -s.score)
+        for seed in found[:1]:
+            self.take(seed.target, seed.inputs, "products")
 
     def values(self) -> None:
         """Integer distances from the bound downwards, by values for the scores of the best constructed inputs."""
@@ -354,6 +263,8 @@ def search(
         if target.compactable and space.dims == 1:
             state.step("closed form", state.closed_form)
         state.step("construct", state.construct)
+        if space.kind == "qkv":
+            state.step("products", state.products)
         if len(sides) == 2 and objective.metric == "ulp" and target.compactable:
             state.step("values", state.values, always=True)
         for number, start in enumerate(_different(state.seeds)[:2]):

@@ -66,6 +66,8 @@ class Space:
         base: an input that candidates start from: with ``edits``, they differ from it in at most that many elements.
         edits: most elements that may differ from ``base``; None: any number.
         statistics: bounds on moments.
+        carry: with ``qkv``: every row of K also holds 2**carry and -2**carry, where q is 1. They cancel exactly; what
+            a tensor core loses while it carries the one differs from architecture to architecture. None: no such pair.
     """
 
     kv_len: int
@@ -80,8 +82,15 @@ class Space:
     base: Inputs | None = None
     edits: int | None = None
     statistics: Statistics | None = None
+    carry: int | None = None
 
     def __post_init__(self) -> None:
+        if self.carry is not None and (self.kind != "qkv" or not -64 <= self.carry <= 64):
+            raise InputError(
+                f"carry = {self.carry} in a space of {self.kind}",
+                place="carry",
+                remedy="give -64 to 64, with q, k and v",
+            )
         self._whole("kv_len", self.kv_len, 1, MAX_TOKENS)
         self._whole("dims", self.dims, 1, 4096)
         for name in ("score_box", "value_box"):

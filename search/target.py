@@ -125,6 +125,12 @@ class Target:
             evaluator.scalar = True
         return slow
 
+    def of(self, space: Space) -> Target:
+        """The same sides and objective in another space of the same length."""
+        other = Target(self.sides, space, self.objective)
+        other.share(self)
+        return other
+
     def expand(self, inputs: Inputs) -> Inputs:
         """Candidates of a target that was cut, with all tokens: the others have the lowest score, and value 0."""
         if self.support is None:

@@ -95,6 +95,7 @@ class Witness:
             base=base,
             edits=s.edits,
             statistics=None if s.statistics is None else Statistics(**s.statistics.model_dump()),
+            carry=s.carry,
         )
 
     @cached_property
@@ -138,7 +139,7 @@ def witness_of(
     }
     return make(
         outcome.sides,
-        outcome.space,
+        hit.space,
         outcome.objective,
         hit.inputs,
         hit.outputs,
@@ -234,7 +235,8 @@ def certificate_of(
     """
     given: dict[str, Any] = {"scores": inputs.scores[0], "values": inputs.values[0]}
     if space.kind == "qkv":
-        q, k = realised(inputs.scores, depth(space), sides[0].program(space.full_context()).inputs)
+        formats = sides[0].program(space.full_context()).inputs
+        q, k = realised(inputs.scores, depth(space), formats, space.carry)
         given = {"q": q, "k": k[0], "v": inputs.values[0]}
     return certify(
         sides,
