@@ -1,0 +1,25 @@
+"""Random search: independent candidates of several spreads and shares of negative values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from search.baselines.tracking import BATCH, Tracker
+from search.evolve import Found, Progress, random_inputs
+from search.target import Target
+
+
+def sample(
+    target: Target, *, seed: int, evaluations: int, wall: float = math.inf, progress: Progress | None = None
+) -> Found:
+    """The best of random candidates.
+
+    Half of them have values of one sign, so that none is lost to a bound on cancellation.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    tracker = Tracker(target, evaluations, wall, progress)
+    while tracker.left > 0:
+        tracker.measure(random_inputs(target, rng, min(BATCH, tracker.left)))
+    return tracker.found()
