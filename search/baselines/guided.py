@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from search.baselines.tracking import BATCH, Tracker
+from search.baselines.tracking import BATCH, Tracker, no_base
 from search.evolve import Found, Progress
 from search.space import Inputs
 from search.target import Target
@@ -25,7 +25,12 @@ Box = tuple[NDArray[np.float64], NDArray[np.float64]]
 def guided(
     target: Target, *, seed: int, evaluations: int, wall: float = math.inf, progress: Progress | None = None
 ) -> Found:
-    """The best candidate of guided sampling: a box is split at random, and the half with the better sample kept."""
+    """The best candidate of guided sampling: a box is split at random, and the half with the better sample kept.
+
+    Raises:
+        UnsupportedError: the space has an input to start from.
+    """
+    no_base(target, "guided sampling")
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     tracker = Tracker(target, evaluations, wall, progress)
     space = target.space

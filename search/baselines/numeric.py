@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from search.baselines.tracking import BATCH, Tracker
+from search.baselines.tracking import BATCH, Tracker, no_base
 from search.evolve import Found, Progress, evolve, mutate, random_inputs
-from search.objective import cancellation
+from search.objective import cancellation, violation
 from search.space import Inputs
 from search.target import Target
 from specs.errors import UnsupportedError
@@ -32,8 +32,9 @@ def sep_cma(
     """Separable CMA-ES (the package ``cma``) on scores and values, restarted when it stops.
 
     Raises:
-        UnsupportedError: ``cma`` is not installed, or there are too many variables.
+        UnsupportedError: ``cma`` is not installed, there are too many variables, or the space has an input to start from.
     """
+    no_base(target, "sep-CMA-ES")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it wants matplotlib
@@ -90,7 +91,6 @@ def condition(
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     tracker = Tracker(target, evaluations, wall, progress)
-    c = max(target.space.cancellation, 1e-9)
     parents = random_inputs(target, rng, 32)
     while tracker.left > 0:
         children = mutate(parents, target, rng, min(BATCH, tracker.left))
@@ -99,6 +99,7 @@ def condition(
         out, mass = cancellation(both)
         with np.errstate(divide="ignore", invalid="ignore"):
             number = (mass / out).max(axis=1)
-        number = np.where(np.isfinite(number) & (number <= 1 / c), number, 0.0)
+        feasible = violation(both, target.space) <= 0
+        number = np.where(np.isfinite(number) & feasible, number, 0.0)
         parents = both.pick(np.argsort(-number, kind="stable")[:32])
     return tracker.found()

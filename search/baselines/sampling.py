@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from search.baselines.tracking import BATCH, Tracker
-from search.evolve import Found, Progress, random_inputs
+from search.evolve import Found, Progress, mutate, random_inputs
 from search.target import Target
 
 
@@ -16,10 +16,12 @@ def sample(
 ) -> Found:
     """The best of random candidates.
 
-    Half of them have values of one sign, so that none is lost to a bound on cancellation.
+    Half of them have values of one sign, so that none is lost to a bound on cancellation. Where the space has an input to
+    start from, they are random edits of it.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     tracker = Tracker(target, evaluations, wall, progress)
     while tracker.left > 0:
-        tracker.measure(random_inputs(target, rng, min(BATCH, tracker.left)))
+        batch = random_inputs(target, rng, min(BATCH, tracker.left))
+        tracker.measure(batch if target.space.base is None else mutate(batch, target, rng, batch.count))
     return tracker.found()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from search.baselines.tracking import Tracker
+from search.baselines.tracking import Tracker, no_base
 from search.bitprecise import MAX_TOKENS, find
 from search.evolve import Found, Progress
 from search.space import Inputs
@@ -22,8 +22,10 @@ def bit_precise(
     the seed has no effect.
 
     Raises:
-        UnsupportedError: too many tokens for it, more than two sides, or a construct without an encoding.
+        UnsupportedError: too many tokens for it, more than two sides, a construct without an encoding, or a space with an
+            input to start from.
     """
+    no_base(target, "bit-precise SMT")
     space = target.space
     if space.kv_len > MAX_TOKENS or len(target.sides) != 2 or space.dims != 1:
         raise UnsupportedError(

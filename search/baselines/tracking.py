@@ -10,8 +10,23 @@ import numpy as np
 from search.evolve import Found, Progress
 from search.space import Inputs
 from search.target import Measured, Target
+from specs.errors import UnsupportedError
 
 BATCH = 128
+
+
+def no_base(target: Target, method: str) -> None:
+    """Refuse a space of edits: for methods that draw every score and value anew.
+
+    Raises:
+        UnsupportedError: the space has an input to start from.
+    """
+    if target.space.base is not None:
+        raise UnsupportedError(
+            f"{method} cannot keep to an input that it starts from",
+            place="method",
+            remedy="use 'search', 'evolution', 'condition' or 'random'",
+        )
 
 
 class Tracker:

@@ -63,6 +63,38 @@ def test_wall_time_cuts(target: Target, name: str) -> None:
     assert found.cut
 
 
+def edited() -> Target:
+    """A space of at most three edits of one input, ten tokens of which are fixed."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(128, 256, 64) / 256  # bf16 numbers
+    base = Inputs.one(rng.normal(size=64), values)
+    return Target(
+        sides(20, 12),
+        Space(64, context=SHAPE, cancellation=0.5, base=base, edits=3, fixed=frozenset(range(10))),
+    )
+
+
+@pytest.mark.parametrize("name", ["random", "condition"])
+def test_edits_are_kept(name: str) -> None:
+    target = edited()
+    base = target.space.base
+    assert base is not None
+    found = METHODS[name](target, seed=1, evaluations=400)
+    s, v = found.inputs.scores != base.scores, found.inputs.values != base.values
+    assert 1 <= s.sum() + v.sum() <= 3
+    assert not s[:, :10].any()
+    assert not v[:, :10].any()
+    # The base itself is worth less: they did change it for the better.
+    assert found.score > target.measure(base).score[0]
+
+
+@pytest.mark.parametrize("name", ["bgrt", "cma", "smt"])
+def test_methods_without_a_base_refuse_one(name: str) -> None:
+    space = Space(3, context=SHAPE, base=Inputs.one([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]), edits=1)
+    with pytest.raises(UnsupportedError, match="cannot keep to an input"):
+        METHODS[name](Target(sides(3, 2), space), seed=0, evaluations=10)
+
+
 def test_the_search_beats_random_inputs() -> None:
     space = Space(kv_len=64, context=SHAPE, cancellation=1.0)
     scores = {}
