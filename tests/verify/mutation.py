@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import zip_longest
@@ -157,6 +158,11 @@ def _edits(spec: Spec, table: str, text: str) -> Iterator[Mutant]:
         if not (isinstance(tree.body, ast.Call) and ast.unparse(tree.body.func) == "bf16"):
             yield "round", f"bf16({text})"
         yield "add zero", f"{text} + 1e-6"
+
+
+def sampled(*line: Any) -> bool:
+    """Whether a line is in the sample of the default run: about one of four, by a hash of its names."""
+    return zlib.crc32(":".join(map(str, line)).encode()) % 4 == 0
 
 
 Edit = tuple[str, Callable[[Any], ast.AST]]

@@ -18,12 +18,19 @@ from specs import Spec, UnsupportedError, load_spec
 from specs.bind import bind
 from specs.context import make_context
 from specs.errors import SpecError
-from tests.verify.mutation import Asked, differ, lines, mutants, mutated
+from tests.verify.mutation import Asked, differ, lines, mutants, mutated, sampled
 from tests.verify.probes import TOKENS, Probe, answer, probes
 from verify.partition import plan_program
 from verify.traffic import Layer, tile_count
 
 LINES = [(name, *line) for name in TOKENS for line in lines(load_spec(name))]
+#: Every line of the walkthrough specs, and of the others the lines that are `sampled`.
+MARKED = [
+    pytest.param(
+        *x, id=":".join(x), marks=() if x[0].startswith("walkthrough.") or sampled(*x) else pytest.mark.slow
+    )
+    for x in LINES
+]
 
 EXACT_PRODUCTS = "a product of two bf16 values is exact in f32, so that fusing it changes nothing"
 FINITE = "any finite number does: the weights of a masked group are exp(-inf - it) = 0"
@@ -133,8 +140,9 @@ def listed(name: str, table: str, line: str, label: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(("name", "table", "line"), LINES, ids=[":".join(x) for x in LINES])
+@pytest.mark.parametrize(("name", "table", "line"), MARKED)
 def test_every_change_of_a_line_shows(name: str, table: str, line: str) -> None:
+    """All lines of the walkthrough specs by default; a quarter of the lines of vLLM's, the others on demand."""
     if (name, line) == ("walkthrough.tiled", "q_block"):
         pytest.skip("no number depends on it: see test_the_query_block_decides_the_tiles")
     spec = load_spec(name)

@@ -21,7 +21,7 @@ from specs.context import make_context
 from specs.errors import InputError, Place, SpecError
 from specs.grammar import parse_expr
 from specs.integers import evaluate
-from tests.verify.mutation import Asked, Mutant, answers, differ, lines, mutants, mutated
+from tests.verify.mutation import Asked, Mutant, answers, differ, lines, mutants, mutated, sampled
 from verify.partition import plan
 
 Line = tuple[int | None, str, str]
@@ -344,11 +344,12 @@ ALIKE = (
             n,
             x,
             id=f"{n}:{'' if x[0] is None else x[0]}:{x[1]}:{x[2]}",
-            marks=[pytest.mark.slow] if n in ALIKE else [],
+            marks=[pytest.mark.slow] if n in ALIKE or not sampled(n, *x) else [],
         )
         for n, x in LINES
     ],
 )
 def test_a_change_of_each_line_shows(name: str, line: Line) -> None:
+    """A quarter of the lines by default, the same ones each time; all of them on demand."""
     found = list(changes(load_spec(name), line))
     assert any(shows(name, line, text) for _, text in found), "no change of this line shows"

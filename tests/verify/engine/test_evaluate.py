@@ -54,16 +54,17 @@ lse    = "most + log(total)"
     "levels",
     [
         'g = "deal(3, unit=1)"',  # single tokens: no two neighbours in a group
-        'g = "deal(3, unit=5)"',
-        'g = "pieces(4, unit=7)"',
+        pytest.param('g = "deal(3, unit=5)"', marks=pytest.mark.slow),
+        pytest.param('g = "pieces(4, unit=7)"', marks=pytest.mark.slow),
         'g = "pieces(4, unit=7, of=70)"',
-        'g = "tiles(11, desc)"',
+        pytest.param('g = "tiles(11, desc)"', marks=pytest.mark.slow),
         'g = "pieces(2, unit=20)"\nt = "tiles(8, desc)"',
         'g = "deal(2, unit=8)"\nt = "deal(2, unit=3)"\nu = "tiles(2)"',
-        'g = "tiles(1)"',
+        pytest.param('g = "tiles(1)"', marks=pytest.mark.slow),
     ],
 )
 def test_any_partition(levels: str) -> None:
+    """On demand: rules that others here have, with other numbers or inside another level."""
     check(f"[levels]\n{levels}\n{SCORE}{SOFTMAX.replace('GROUP', 'g')}", 53)
 
 
@@ -115,12 +116,18 @@ lse    = "most + log(total)"
 @pytest.mark.parametrize(
     ("compute", "l_line", "acc_line"),
     [
-        ("f32", "prev(l) * alpha + sum(weight, seq())", "prev(acc) * alpha + sum(weight * v, seq())"),
+        pytest.param(
+            "f32",
+            "prev(l) * alpha + sum(weight, seq())",
+            "prev(acc) * alpha + sum(weight * v, seq())",
+            marks=pytest.mark.slow,
+        ),
         ("f32", "fma(prev(l), alpha, sum(weight, seq()))", "fma(prev(acc), alpha, dot(weight, v, seq(fma)))"),
-        (
+        pytest.param(
             "f32",
             "sum(weight, seq(), start=prev(l) * alpha)",
             "dot(bf16(weight), v, seq(fma), start=prev(acc) * alpha)",
+            marks=pytest.mark.slow,
         ),
         (
             "f32",
@@ -130,6 +137,7 @@ lse    = "most + log(total)"
     ],
 )
 def test_state_of_a_split(compute: str, l_line: str, acc_line: str) -> None:
+    """On demand: the plain lines, which `test_what_no_state_reaches_and_what_it_does` has, too, and other starts."""
     check(CARRIED.replace("LINE_L", l_line).replace("LINE_ACC", acc_line), 71, compute)
 
 
@@ -155,10 +163,17 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("compute", "pattern"), [("f32", "0x3FB8AA3B"), ("f64", "0x3FF71547652B82FE")])
+@pytest.mark.parametrize(
+    ("compute", "pattern"),
+    [("f32", "0x3FB8AA3B"), pytest.param("f64", "0x3FF71547652B82FE", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("spread", [2, 40])
 def test_operations(compute: str, pattern: str, spread: int) -> None:
-    """One site for each; where f32 products are subnormal, on the exact path."""
+    """One site for each; where f32 products are subnormal, on the exact path.
+
+    On demand in f64, whose operations `test_primitives` and `test_primitives_functions` judge one by one, and whose
+    programs are those of dense and tiled in the laws.
+    """
     body = '[levels]\ng = "tiles(16)"\n[token]\nscore = "sum(q * k, seq()) * scale"\n'
     body += "".join(f'x{i} = "{line}"\n' for i, line in enumerate(OPERATIONS)).replace("PATTERN", pattern)
     check(body + '[row]\noutput = "sum(x0 * v, seq())"\n', 40, compute, spread=spread)
@@ -215,8 +230,9 @@ def test_minus_zeros_of_sixteen_elements_sum_to_plus_zero(heads: int) -> None:
     assert not np.signbit(run.outward("score").astype(np.float64)).any()
 
 
-@pytest.mark.parametrize("depth", [1, 16, 33])
+@pytest.mark.parametrize("depth", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 16)), 33])
 def test_scores_of_any_depth(depth: int) -> None:
+    """33 elements are two steps and a rest; a rest alone is what most tests here have, with 4 or 5."""
     lines = (
         "sum(q * k, seq())",
         "dot(q, k, seq(fma))",
@@ -444,7 +460,7 @@ output = "sum(part, chunks(2, seq(), butterfly())) + sum(part, pairwise())"
 """
 
 
-@pytest.mark.parametrize("kv_len", [15, 18, 20, 27])
+@pytest.mark.parametrize("kv_len", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (18, 20)), 27])
 def test_pieces_that_own_nothing_leave_no_gap(kv_len: int) -> None:
     """Units are dealt from the fourth piece on, so that with few of them the first pieces may be missing."""
     s = spec(HOLES)
