@@ -1,0 +1,252 @@
+"""Adversarial search: what it finds, how near the bound, how fast; and other methods on the same objective.
+
+    python benchmarks/bench_search.py                  the table of pairs
+    python benchmarks/bench_search.py --heads [--full] methods against each other (--full: 5 seeds, 1e5 evaluations or 60 s)
+    python benchmarks/bench_search.py --kernels        the real kernels' specs
+
+Everything runs in this process, on the cores it is given. `seconds` is one whole call of `search`, with its bound and
+whatever is compiled on the way; the preflight and the import of JAX are outside. Each search is certified afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from search.baselines import METHODS
+from search.objective import Objective
+from search.run import Budget, Outcome, search, search_by
+from search.sides import Side, load_side
+from search.space import Space
+from specs.errors import UlpscopeError
+
+SHAPE = {"q_heads": 24, "kv_heads": 4, "head_dim": 256}
+FA2, XQA, TRITON, TRT = (f"walkthrough.{n}" for n in ("flash_attention_2", "xqa", "triton", "trtllm_gen"))
+LONG = 27_525
+
+
+def tiles(name: str, n: int) -> dict[str, str]:
+    """Contiguous groups of n tokens, in ascending order."""
+    level = {FA2: "split", XQA: "group", TRITON: "segment"}[name]
+    return {level: f"tiles({n})"} | ({"block": "tiles(512)"} if name == FA2 else {})
+
+
+def pair(a: tuple[str, str, dict[str, str]], b: tuple[str, str, dict[str, str]]) -> list[Side]:
+    """Two sides from name, platform and lines."""
+    return [load_side(f"{name}@{platform}", lines) for name, platform, lines in (a, b)]
+
+
+#: title, sides, tokens, real ULP wanted at c = 1, .5, .1, seconds
+ROWS: list[tuple[str, Any, int, tuple[float | None, ...], float]] = [
+    ("FA2 groups of 20 against 12", lambda: pair((FA2, "h200", tiles(FA2, 20)), (FA2, "h200", tiles(FA2, 12))), 64, (1.98, 3.92, 19.0), 2),
+    ("FA2 groups of 512 against 448", lambda: pair((FA2, "h200", tiles(FA2, 512)), (FA2, "h200", tiles(FA2, 448))), LONG, (1.985, 3.91, 18.4), 10),
+    ("FA2 H200 against B200", lambda: pair((FA2, "h200", {}), (FA2, "b200", {})), LONG, (1.985, 3.91, 18.4), 10),
+    ("XQA groups of 20 against Triton of 12", lambda: pair((XQA, "h200", tiles(XQA, 20)), (TRITON, "h200", tiles(TRITON, 12))), 64, (3.7, 6.2, 25.7), 60),
+    ("XQA against Triton on H200", lambda: pair((XQA, "h200", {}), (TRITON, "h200", {})), LONG, (3.0, 5.0, 18.0), 60),
+    ("TRT-LLM-gen B200 against FA2 H200", lambda: pair((TRT, "b200", {}), (FA2, "h200", {})), LONG, (115.8, None, None), 10),
+    ("the same, numerator carried in bf16", lambda: pair((TRT, "b200", {"num": "bf16(prev(num) * a + partial * b)"}), (FA2, "h200", {})), LONG, (115.8, None, None), 10),
+    ("FA2 on H200, B200 and SM120, pairwise", lambda: [load_side(f"{FA2}@{p}") for p in ("h200", "b200", "sm120")], LONG, (None, 1.0, None), 60),
+]  # fmt: skip
+KERNELS: list[tuple[str, str, str, int]] = [
+    ("FlashAttention-2 on A100 against H200", "flash_attn2.splitkv_decode@a100", "flash_attn2.splitkv_decode@h200", 4096),
+    ("XQA on H200 against SM120", "xqa.decode@h200", "xqa.decode@sm120", 4096),
+    ("vLLM's Triton on H200 against B200", "vllm_triton.decode_3d@h200", "vllm_triton.decode_3d@b200", 4096),
+]  # fmt: skip
+
+
+def said(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """A search as JSON, certified."""
+    from search.witness import certified
+
+    best, bound = outcome.best, outcome.bound
+    out: dict[str, Any] = {"status": outcome.status, "seconds": seconds, "evaluations": outcome.evaluations}
+    if bound is not None:
+        out |= {"bound": bound.real, "rigor": bound.rigor}
+    if best is not None:
+        begin = time.perf_counter()
+        certificate, why = certified(outcome.sides, best.space, best.inputs, best.outputs)
+        out |= {
+            "real": best.score,
+            "integer": best.least_integer,
+            "method": best.method,
+            "certified": certificate is not None and certificate.holds,
+            "why": why,
+            "survives": None if certificate is None else certificate.survives_exp_error_ulps,
+            "certificate_seconds": time.perf_counter() - begin,
+        }
+        if outcome.stored is not None:
+            out["stored_integer"] = outcome.stored.least_integer
+    return out
+
+
+def table(evaluations: int) -> list[dict[str, Any]]:
+    """Each pair at each c."""
+    print(
+        f"{'pair':<40}{'c':>5}{'real':>9}{'wanted':>8}{'bound':>9}{'share':>7}{'ULP':>5}{'s':>7}{'limit':>7}  certified (s)  method"
+    )
+    rows: list[dict[str, Any]] = []
+    for title, sides, tokens, wanted, limit in ROWS:
+        for c, want in zip((1.0, 0.5, 0.1), wanted, strict=True):
+            made = sides()
+            space = Space(kv_len=tokens, context=SHAPE, cancellation=c)
+            begin = time.perf_counter()
+            outcome = search(made, space, budget=Budget(evaluations=evaluations))
+            row = {"pair": title, "tokens": tokens, "c": c, "wanted": want, "limit_seconds": limit}
+            row |= said(outcome, time.perf_counter() - begin)
+            rows.append(row)
+            bound = row.get("bound") or float("nan")
+            integer = max(row.get("integer", 0), row.get("stored_integer", 0))
+            print(
+                f"{title:<40}{c:>5}{row.get('real', 0):>9.4f}{want or '-':>8}{bound:>9.4f}"
+                f"{100 * row.get('real', 0) / bound:>6.1f}%{integer:>5}{row['seconds']:>7.1f}{limit:>7}"
+                f"  {row.get('certified')} ({row.get('certificate_seconds', 0):.1f})  {row.get('method')}",
+                flush=True,
+            )
+    return rows
+
+
+def impossible_and_shrink() -> dict[str, Any]:
+    """For the closed form's scores at 27,525 tokens: 3 ULP are impossible at c = 1. And shrinking its witness."""
+    from search.run import Budget
+    from search.seeds.construct import construct
+    from search.seeds.values import impossible
+    from search.seeds.weights import classes_of
+    from search.shrink import shrink
+    from search.target import Target
+
+    sides = pair((FA2, "h200", tiles(FA2, 512)), (FA2, "h200", tiles(FA2, 448)))
+    target = Target(sides, Space(kv_len=LONG, context=SHAPE, cancellation=1.0))
+    seed = construct(target.by_definition(), 0, eps=2.0**-20, most=3)[0]
+    classes, _ = classes_of(seed.target, seed.inputs, (0, 1))
+    tau = Fraction(1200, 1 << 24)
+    begin = time.perf_counter()
+    verdict = impossible(classes, 3, cancellation=Fraction(1), tau_a=tau, tau_b=tau)
+    seconds = time.perf_counter() - begin
+    print(
+        f"3 ULP at c = 1 for the scores of the closed form: {verdict.status} by {verdict.by}, {seconds:.2f} s (limit 0.2)"
+    )
+    outcome = search(sides, target.space, budget=Budget(evaluations=20_000))
+    assert outcome.best is not None
+    shrink(target, outcome.best.inputs, evaluations=2000, seed=0)  # compiles
+    begin = time.perf_counter()
+    small = shrink(target, outcome.best.inputs, evaluations=2000, seed=0)
+    shrunk = time.perf_counter() - begin
+    first = next(s for s in small.stages if s.name != "given")
+    print(
+        f"shrunk: {small.stages[0].support} -> {first.support} tokens of weight above zero, {shrunk:.2f} s for all stages (once compiled)"
+    )
+    return {
+        "impossible": verdict.status,
+        "impossible_seconds": seconds,
+        "support": first.support,
+        "shrink_seconds": shrunk,
+    }
+
+
+def heads(full: bool) -> list[dict[str, Any]]:
+    """Methods on the same pairs, boxes, constraints and budgets."""
+    evaluations, wall, seeds = (100_000, 60.0, 5) if full else (20_000, 5.0, 1)
+    print(
+        f"\n{'pair':<40}{'c':>5}  "
+        + "".join(f"{m:>19}" for m in ("search", *METHODS))
+        + f"   median (best) of {seeds}"
+    )
+    rows: list[dict[str, Any]] = []
+    for title, sides, tokens, _, _ in (ROWS[0], ROWS[3], ROWS[2]):
+        for c in (1.0, 0.5, 0.1):
+            line = f"{title:<40}{c:>5}  "
+            for method in ("search", *METHODS):
+                scores: list[float] = []
+                cut = 0
+                for seed in range(seeds):
+                    space = Space(kv_len=tokens, context=SHAPE, cancellation=c)
+                    try:
+                        outcome = search_by(
+                            method, sides(), space, seed=seed, budget=Budget(evaluations, seconds=wall)
+                        )
+                    except UlpscopeError as error:
+                        rows.append({"pair": title, "c": c, "method": method, "refused": error.cause})
+                        break
+                    scores.append(outcome.best.score if outcome.best else 0.0)
+                    cut += outcome.cut
+                    rows.append(
+                        {
+                            "pair": title,
+                            "c": c,
+                            "method": method,
+                            "seed": seed,
+                            "real": scores[-1],
+                            "integer": outcome.best.least_integer if outcome.best else None,
+                            "evaluations": outcome.evaluations,
+                            "cut_by_wall_time": outcome.cut,
+                        }
+                    )
+                text = (
+                    f"{statistics.median(scores):.3f} ({max(scores):.3f}){'*' if cut else ''}"
+                    if scores
+                    else "refused"
+                )
+                line += f"{text:>19}"
+            print(line, flush=True)
+    print("* wall time ended some of the runs before their evaluations were spent")
+    return rows
+
+
+def kernels(evaluations: int, seconds: float) -> list[dict[str, Any]]:
+    """The real kernels' specs, over q, k and v."""
+    print(
+        f"\n{'pair':<40}{'c':>5}{'real':>9}{'bound':>9}{'ULP':>5}{'s':>7}  rigor, method, survives exp error, certified"
+    )
+    rows: list[dict[str, Any]] = []
+    for title, a, b, tokens in KERNELS:
+        for c in (1.0, 0.5):
+            shape = {"q_heads": 24, "kv_heads": 4, "head_dim": 64}
+            space = Space(kv_len=tokens, kind="qkv", context=shape, cancellation=c)
+            begin = time.perf_counter()
+            outcome = search(
+                [load_side(a), load_side(b)], space, Objective(), budget=Budget(evaluations, seconds=seconds)
+            )
+            row = {"pair": title, "tokens": tokens, "c": c, **said(outcome, time.perf_counter() - begin)}
+            rows.append(row)
+            bound = row.get("bound") or float("nan")
+            print(
+                f"{title:<40}{c:>5}{row.get('real', 0):>9.4f}{bound:>9.4f}{row.get('integer', 0):>5}{row['seconds']:>7.1f}"
+                f"  {row.get('rigor')}, {row.get('method')}, {row.get('survives')}, {row.get('certified')} {row.get('why') or ''}",
+                flush=True,
+            )
+    return rows
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--heads", action="store_true", help="methods against each other")
+    parser.add_argument("--kernels", action="store_true", help="the real kernels")
+    parser.add_argument("--full", action="store_true", help="5 seeds, 1e5 evaluations or 60 s")
+    parser.add_argument("--evaluations", type=int, default=50_000)
+    parser.add_argument("--json", type=Path, help="write the results here, too")
+    given = parser.parse_args()
+    from verify.preflight import ensure_faithful
+
+    ensure_faithful("f32")
+    results: dict[str, Any] = {}
+    if given.heads:
+        results["heads"] = heads(given.full)
+    elif given.kernels:
+        results["kernels"] = kernels(given.evaluations, 120.0)
+    else:
+        results["table"] = table(given.evaluations)
+        results["proofs"] = impossible_and_shrink()
+    if given.json is not None:
+        given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
