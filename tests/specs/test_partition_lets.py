@@ -132,8 +132,10 @@ def test_specs_cut_as_the_originals(table: Table) -> None:
     table.replay_small()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES, ids=str)
 def test_specs_on_the_whole_tables(table: Table) -> None:
+    """By default the small tables, a sample of their rows: `test_specs_cut_as_the_originals`."""
     table.replay_whole()
 
 

@@ -89,7 +89,9 @@ def test_the_teaching_input_through_the_public_call(backend: str) -> None:
 # -- dense and tiled --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_dense_and_tiled_on_the_figures_of_the_issue() -> None:
+    """The same figures by the oracle: definition/test_expected.py; the engine on both specs: test_laws.py."""
     draw = random.Random(42)
     q, k, v = (
         np.array([[[draw.uniform(-0.8, 0.8) for _ in range(16)]] for _ in range(64)]) for _ in range(3)

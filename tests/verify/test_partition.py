@@ -111,7 +111,9 @@ def test_xqa_sub_sequences() -> None:
     XQA_TABLE.replay_small()
 
 
+@pytest.mark.slow
 def test_xqa_sub_sequences_on_the_whole_table() -> None:
+    """By default the small table, a sample of its rows."""
     XQA_TABLE.replay_whole()
 
 

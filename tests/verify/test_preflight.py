@@ -124,7 +124,9 @@ def test_the_detail_shows_bits(naive):
     assert contraction.detail.count("(0x") == 2
 
 
+@pytest.mark.slow
 def test_the_full_set_compiles_probes_alone_and_loops_unjitted():
+    """By default the quick set in f32, and in f64 before every run of `emulate` that computes in f64."""
     report = preflight(quick=False, compute="f64")
     assert report.ok
     (double, functions) = report.probes

@@ -152,7 +152,11 @@ TREES = [(*gpu, triton, d) for gpu in GPUS for triton in (307, 308) for d in (64
 
 @pytest.mark.parametrize(
     ("gpu", "sm", "triton", "head_dim", "vllm"),
-    [*((*tree, 3300) for tree in TREES), ("b200", 100, 307, 96, 3300), ("b200", 90, 307, 128, 3100)],
+    [
+        *(pytest.param(*tree, 3300, marks=() if tree[-1] == 128 else pytest.mark.slow) for tree in TREES),
+        ("b200", 100, 307, 96, 3300),
+        ("b200", 90, 307, 128, 3100),
+    ],
 )
 def test_trees_of_reduce_segments(gpu: str, sm: int, triton: int, head_dim: int, vllm: int) -> None:
     """``sm``: as which architecture the kernel is compiled; vLLM's older source has no odd columns on sm_100."""

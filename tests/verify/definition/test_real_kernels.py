@@ -124,9 +124,14 @@ FEATURES: dict[str, tuple[Features, dict[str, float]]] = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(
+    "feature", [pytest.param(f, marks=pytest.mark.slow if " " in f else ()) for f in FEATURES]
+)
 def test_a_feature_of_a_kernel_is_what_it_is_called(feature: str) -> None:
-    """Each kernel computes it, or refuses it; kernels with scales read an 8-bit cache."""
+    """Each kernel computes it, or refuses it; kernels with scales read an 8-bit cache.
+
+    On demand: sinks that hardly count and sinks above all scores.
+    """
     features, meaning = FEATURES[feature]
     took: list[str] = []
     for name in KERNELS:

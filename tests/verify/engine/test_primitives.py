@@ -119,8 +119,15 @@ FORMATS = ["f32", "f32.ftz", "f32.rz", "f32.sat", "tf32", "bf16", "bf16.rz", "bf
 FORMATS += ["f16", "f16.rz", "e5m2.ftz", "e5m2.sat", "e4m3fn", "e4m3fn.sat"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+#: Whose base and modifier others have: f32, bf16 and f16 toward zero or flushing, e4m3fn with saturation.
+MORE = ("f32.sat", "bf16.rz", "bf16.ftz", "f16.rz", "e5m2.ftz")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in MORE else ()) for n in FORMATS]
+)
 def test_exact_carrier_rounds_once_to_every_format(name):
+    """On demand: formats whose base and whose modifier others here have."""
     fmt, arrays = parse_format(name), triples(7, 1200)
     got, want = operate(F32Exact, arrays, fmt), by_rationals(arrays, fmt)
     for operation in want:
