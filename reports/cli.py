@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from specs.cli import FormatOption, OutputFormat
 from specs.cli import app as spec_app
 from verify.cli import InputOption, KvLen, ModelOption, RandomOption, SetOption, TeachingOption
 from verify.console import Progress, answering, command_line
+
+if TYPE_CHECKING:
+    from reports.contract import Report
+    from verify.console import Answer
 
 app = typer.Typer(
     name="ulpscope",
@@ -41,6 +45,10 @@ FolderOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder to write to (default: runs/ID).")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is random.")]
+CampaignOption = Annotated[
+    Path | None,
+    typer.Option("--campaign", help="Report a campaign instead: its folder, also while it runs."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -67,6 +75,7 @@ def report(
     kv_len: KvLen = None,
     model: ModelOption = None,
     more: SetOption = None,
+    campaign: CampaignOption = None,
     fail: Annotated[
         bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any output bit differs.")
     ] = False,
@@ -77,11 +86,13 @@ def report(
 ) -> None:
     """Run the main job: every backend on every platform, as HTML, Markdown and JSON.
 
-    Without an input it runs the bundled ones: the teaching input and a real attention layer.
+    Without an input it runs the bundled ones: the teaching input and a real attention layer. With --campaign it
+    reports the searches of a campaign, into its folder.
     """
     as_json = output is OutputFormat.json
     with answering(as_json or schema) as answer:
         from reports import build
+        from reports.campaign import campaign_folder
         from reports.contract import json_schema
         from reports.folder import reserved
 
@@ -89,6 +100,20 @@ def report(
             answer.data(json_schema())
             return
         progress = Progress()
+        if campaign is not None:
+            others = {"input": file, "random": random_seed, "spec": backends, "platform": platforms}
+            _refused(
+                "does not go with --campaign",
+                "leave one of both out",
+                **others,
+                teaching=teaching or None,
+                seed=seed or None,
+                kv_len=kv_len,
+                model=model,
+                set=more,
+            )
+            _report_campaign(answer, campaign, folder or campaign_folder(campaign), progress, fail)
+            return
         common: dict[str, Any] = {
             "seed": seed,
             "backends": backends or build.BACKENDS,
@@ -105,17 +130,41 @@ def report(
                 made = build.case_report(verify.cli.get_case(file, teaching, random_seed, context), **common)
             progress.clear()
             paths = build.write(made, folder or Path("runs") / made.run.id)
-        answer.data({"schema": 1, "files": [str(p) for p in paths], "report": made.model_dump(mode="json")})
-        answer.text(made.verdict.headline)
-        for point in made.verdict.points:
-            answer.text(f"  {point}")
-        for path in paths:
-            answer.text(str(path))
-        answer.close(made.verdict.headline, diverged=fail and made.verdict.diverges)
+        _answer(answer, made, paths, fail)
+
+
+def _report_campaign(answer: Answer, campaign: Path, folder: Path, progress: Progress, fail: bool) -> None:
+    from reports import build
+    from reports.campaign import campaign_report
+    from reports.folder import reserved
+
+    # Read first: where there is no campaign, no folder is made for its report.
+    made = campaign_report(campaign, folder, command_line(), progress)
+    progress.clear()
+    with reserved(folder):
+        paths = build.write(made, folder)
+    _answer(answer, made, paths, fail)
+
+
+def _answer(answer: Answer, made: Report, paths: list[Path], fail: bool) -> None:
+    answer.data({"schema": 1, "files": [str(p) for p in paths], "report": made.model_dump(mode="json")})
+    answer.text(made.verdict.headline)
+    for point in made.verdict.points:
+        answer.text(f"  {point}")
+    for path in paths:
+        answer.text(str(path))
+    answer.close(made.verdict.headline, diverged=fail and made.verdict.diverges)
 
 
 def _only_with_an_input(**options: object) -> None:
-    """Refuse options that say more of an input where none is named.
+    """Refuse options that say more of an input where none is named."""
+    _refused(
+        "only goes with an input", "add --teaching, --input smollm2, --input FILE or --random SEED", **options
+    )
+
+
+def _refused(cause: str, remedy: str, **options: object) -> None:
+    """Refuse options that were given.
 
     Raises:
         InputError: the first that was given.
@@ -125,9 +174,9 @@ def _only_with_an_input(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise InputError(
-                "only goes with an input",
+                cause,
                 place=f"--{name.replace('_', '-')}",
-                remedy="add --teaching, --input smollm2, --input FILE or --random SEED",
+                remedy=remedy,
             )
 
 

@@ -19,6 +19,11 @@ from reports.contract_base import Note as Note
 from reports.contract_base import Number as Number
 from reports.contract_base import Sha256 as Sha256
 from reports.contract_base import Share as Share
+from reports.contract_campaign import CampaignCase as CampaignCase
+from reports.contract_campaign import CampaignGroup as CampaignGroup
+from reports.contract_campaign import CampaignRun as CampaignRun
+from reports.contract_campaign import CampaignView as CampaignView
+from reports.contract_campaign import MethodResult as MethodResult
 from reports.contract_specs import DiffLine as DiffLine
 from reports.contract_specs import Flow as Flow
 from reports.contract_specs import FlowEdge as FlowEdge
@@ -51,11 +56,14 @@ class Verdict(Frozen):
 
 
 class Run(Frozen):
-    """How the report came about: ``command`` replays it; ``seconds`` is the run time."""
+    """How the report came about: ``command`` replays it; ``seconds`` is the run time.
+
+    ``seed`` is None where nothing was drawn at random: the seeds of a campaign are those of its cases.
+    """
 
     id: str
     command: str
-    seed: int
+    seed: int | None
     started: str
     seconds: Annotated[float, Field(ge=0.0)]
     versions: dict[str, str]
@@ -250,8 +258,12 @@ class Study(Frozen):
     notes: tuple[Note, ...] = ()
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
 class Report(Frozen):
-    """A divergence report."""
+    """A divergence report, or the report of a campaign. Without a campaign its JSON has no such key."""
 
     schema_id: Literal["ulpscope.report/1"] = SCHEMA_ID
     title: str
@@ -264,6 +276,7 @@ class Report(Frozen):
     depth: Depth | None = None
     splits: Splits | None = None
     traffic: TrafficView | None = None
+    campaign: CampaignView | None = Field(default=None, exclude_if=_absent)
     notes: tuple[Note, ...] = ()
 
 

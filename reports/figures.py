@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from reports.contract import Depth, GeometryView, Histogram, Splits, TrafficView
+from reports.contract import CampaignGroup, Depth, GeometryView, Histogram, Splits, TrafficView
 from reports.palette import Palette
 
 Figure = dict[str, Any]
@@ -299,3 +299,46 @@ def _line(
         "hoverinfo": "skip",
         **({"meta": group} if group else {}),
     }
+
+
+def campaign(group: CampaignGroup) -> Figure:
+    """Best ULP by seed for each method, medians as bars, the bound as a line."""
+    names = [_text(m.method) for m in group.methods]
+    x = [names[i] for i, m in enumerate(group.methods) for _ in m.points]
+    y = [value for m in group.methods for _, value in m.points]
+    seeds = [seed for m in group.methods for seed, _ in m.points]
+    bars: dict[str, Any] = {
+        "type": "bar",
+        "name": "median",
+        "x": names,
+        "y": [m.median for m in group.methods],
+        "width": 0.5,
+        "marker": {"color": "@c0", "opacity": 0.35},
+        "hovertemplate": "%{x}<br>median %{y:.4g} ULP<extra></extra>",
+    }
+    dots: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "one seed",
+        "x": x,
+        "y": y,
+        "customdata": seeds,
+        "marker": {"color": "@c0", "size": 8, "line": {"color": "@surface", "width": 1}},
+        "hovertemplate": "%{x}, seed %{customdata}<br>%{y:.4g} ULP<extra></extra>",
+    }
+    traces = [bars, dots]
+    if group.bound_ulp is not None:
+        kind = _text(group.rigor or "bound")
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"bound ({kind})",
+                "x": names,
+                "y": [group.bound_ulp] * len(names),
+                "line": {"color": "@c1", "width": 2, "dash": "dash"},
+                "hovertemplate": "bound %{y:.4g} ULP<extra></extra>",
+            }
+        )
+    layout = _layout(300, xaxis=_axis("", type="category"), yaxis=_axis("real ULP", rangemode="tozero"))
+    return {"data": traces, "layout": layout}

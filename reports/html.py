@@ -22,6 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from reports import figures, flowchart, plane, strips
+from reports.campaign_view import Campaign
 from reports.contract import Distances, GeometryView, Reading, Report, Study
 from reports.formatting import FILTERS
 from reports.palette import Palette
@@ -87,6 +88,9 @@ def render(report: Report) -> str:
         drawn["fig-splits"] = figures.splits(report.splits)
     if report.traffic:
         drawn["fig-traffic"] = figures.traffic(report.traffic)
+    campaign = Campaign(report.campaign) if report.campaign else None
+    for number, group in campaign.drawn() if campaign else []:
+        drawn[f"fig-campaign-{number}"] = figures.campaign(group)
     plotly, script = plotly_js(), _asset("page.js")
     return (
         _environment()
@@ -94,6 +98,7 @@ def render(report: Report) -> str:
         .render(
             report=report,
             views=views,
+            campaign=campaign,
             flows=[flowchart.draw(s.flow, f"Dataflow of {s.name}") for s in report.specs],
             figures={name: script_json(figure) for name, figure in drawn.items()},
             css=Markup(_asset("page.css")),

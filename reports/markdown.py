@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import jinja2
 
+from reports.campaign_view import Campaign
 from reports.contract import Report
 from reports.formatting import FILTERS
 from reports.strips import strips
@@ -34,7 +35,9 @@ def code(text: object) -> str:
 def render_markdown(report: Report) -> str:
     """The Markdown of ``report``."""
     partitions = [strips(study.ownership) for study in report.studies]
-    return _environment().get_template("report.md.j2").render(report=report, partitions=partitions)
+    campaign = Campaign(report.campaign) if report.campaign else None
+    template = _environment().get_template("report.md.j2")
+    return template.render(report=report, partitions=partitions, c=campaign)
 
 
 def _asset(name: str) -> str:
