@@ -189,9 +189,11 @@ def test_a_report_without_a_campaign_has_no_trace_of_it() -> None:
 
 
 def test_witnesses_that_are_damaged_or_differ_are_named(tmp_path: Path) -> None:
-    key = ("search", 0.5, 0)
+    key: tuple[str, float, int] = ("search", 0.5, 0)
     broken = WITNESS | {"witness.json": b"{}"}
-    outcomes = {key: hit(REAL, witness="witness.json", files=broken)}
+    outcomes: dict[tuple[str, float, int], dict[str, Any]] = {
+        key: hit(REAL, witness="witness.json", files=broken)
+    }
     found = campaign_report(make(tmp_path / "a", outcomes), tmp_path, "x")
     assert find(found, key[0], key[2]).missing["witness"].startswith("the witness cannot be read: ")
     outcomes = {key: hit(7.5, 5.0, witness="witness.json", files=WITNESS)}
