@@ -33,7 +33,8 @@ CONTENT = 0.997
 SHARP = 2.0**-20
 #: Part of the budget that constructed inputs may take.
 CONSTRUCTED = 0.5
-#: Up to this length evolution over every token is worth its time after inputs were constructed.
+#: Up to this length evolution over every token is worth its time after inputs were constructed; with q, k and v always,
+#: since what is constructed for them may not part the pair at all.
 SHORT = 1024
 
 
@@ -270,7 +271,7 @@ def search(
         for number, start in enumerate(_different(state.seeds)[:2]):
             share = state.left() // 2 if number == 0 else state.left() // 4
             state.step("evolve", lambda start=start, share=share: state.evolve(start, share))
-    if not state.seeds or space.kv_len <= SHORT:
+    if not state.seeds or space.kv_len <= SHORT or space.kind == "qkv":
         state.step("scratch", lambda: state.scratch(state.left()))
     return _outcome(state, blank)
 
