@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from search.baselines.tracking import BATCH, Tracker, no_base
+from search.baselines.tracking import Tracker, no_base, stored
 from search.evolve import Found, Progress
 from search.space import Inputs
 from search.target import Target
@@ -46,7 +46,6 @@ def guided(
             keys = np.full(2 * SAMPLES, -np.inf)
             keys[: len(measured.key)] = measured.key
             box = halves[int(keys[:SAMPLES].max() < keys[SAMPLES:].max())]
-    assert BATCH >= 2 * SAMPLES
     return tracker.found()
 
 
@@ -76,4 +75,4 @@ def _halves(box: Box, rng: np.random.Generator) -> tuple[Box, Box]:
 def _inputs(points: NDArray[np.float64], target: Target) -> Inputs:
     space = target.space
     values = points[:, space.kv_len :].reshape(len(points), space.kv_len, space.dims)
-    return Inputs(points[:, : space.kv_len].astype(np.float32), target.stored(values))
+    return Inputs(points[:, : space.kv_len].astype(np.float32), stored(values, target))

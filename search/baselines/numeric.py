@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from search.baselines.tracking import BATCH, Tracker, no_base
+from search.baselines.tracking import SHORT, Tracker, no_base, stored
 from search.evolve import Found, Progress, evolve, mutate, random_inputs
 from search.objective import cancellation, violation
 from search.space import Inputs
@@ -23,7 +23,17 @@ def evolution(
     target: Target, *, seed: int, evaluations: int, wall: float = math.inf, progress: Progress | None = None
 ) -> Found:
     """`search.evolve.evolve` from scratch: the search without constructed inputs."""
-    return evolve(target, None, seed=seed, evaluations=evaluations, wall=wall, progress=progress)
+    long = target.space.kv_len > SHORT
+    return evolve(
+        target,
+        None,
+        seed=seed,
+        evaluations=evaluations,
+        wall=wall,
+        parents=8 if long else 32,
+        children=16 if long else 128,
+        progress=progress,
+    )
 
 
 def sep_cma(
@@ -60,7 +70,7 @@ def sep_cma(
         x0 = np.concatenate([start.scores[0], start.values[0].reshape(-1)]).astype(np.float64)
         options = {
             "CMA_diagonal": True,
-            "popsize": min(64, BATCH),
+            "popsize": min(64, tracker.batch),
             "seed": int(rng.integers(1, 1 << 31)),
             "verbose": -9,
             "maxiter": 10_000,
@@ -73,7 +83,7 @@ def sep_cma(
                 asked = search.ask()
                 points = np.clip(np.stack(asked), -box, box)
                 values = points[:, space.kv_len :].reshape(len(points), space.kv_len, space.dims)
-                inputs = Inputs(points[:, : space.kv_len].astype(np.float32), target.stored(values))
+                inputs = Inputs(points[:, : space.kv_len].astype(np.float32), stored(values, target))
                 key = tracker.measure(inputs).key
                 if len(key) < len(asked):
                     break
@@ -93,7 +103,7 @@ def condition(
     tracker = Tracker(target, evaluations, wall, progress)
     parents = random_inputs(target, rng, 32)
     while tracker.left > 0:
-        children = mutate(parents, target, rng, min(BATCH, tracker.left))
+        children = mutate(parents, target, rng, min(tracker.batch, tracker.left))
         tracker.measure(children)
         both = Inputs.join([parents, children])
         out, mass = cancellation(both)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from search.baselines.tracking import BATCH, Tracker
+from search.baselines.tracking import Tracker
 from search.evolve import Found, Progress, mutate, random_inputs
 from search.target import Target
 
@@ -22,6 +22,6 @@ def sample(
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     tracker = Tracker(target, evaluations, wall, progress)
     while tracker.left > 0:
-        batch = random_inputs(target, rng, min(BATCH, tracker.left))
+        batch = random_inputs(target, rng, min(tracker.batch, tracker.left))
         tracker.measure(batch if target.space.base is None else mutate(batch, target, rng, batch.count))
     return tracker.found()

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
 
 from search.baselines.tracking import Tracker, no_base
-from search.bitprecise import MAX_TOKENS, find
+from search.bitprecise import MAX_TOKENS, Finding, find
 from search.evolve import Found, Progress
+from search.sides import Side
 from search.space import Inputs
 from search.target import Target
-from specs.errors import UnsupportedError
+from specs.errors import UlpscopeError, UnsupportedError
+from specs.loader import parse_spec
+from specs.platforms import Platform
+from specs.writer import to_toml
 
 
 def bit_precise(
@@ -18,8 +26,9 @@ def bit_precise(
 ) -> Found:
     """The largest k for which the solver finds scores and values whose stored outputs are k apart, from 1 upwards.
 
-    Scores are free over a few levels, values over the significands of [1, 2) and 0. Each query counts as one evaluation;
-    the seed has no effect.
+    Scores are free over a few levels, values over the significands of [1, 2) and 0. Each model counts as one evaluation; the
+    seed has no effect. Every query runs in a process of its own: Z3 counts resources, not seconds, so it is killed where
+    wall time ends; and what was solved before does not change what a solver does next.
 
     Raises:
         UnsupportedError: too many tokens for it, more than two sides, a construct without an encoding, or a space with an
@@ -37,19 +46,76 @@ def bit_precise(
     a, b = target.sides
     k = 1
     while tracker.left > 0:
-        seconds = min(60.0, wall - (time.monotonic() - tracker.begin))
-        found = find(
-            a,
-            b,
-            k,
-            tokens=space.kv_len,
-            context=dict(space.context),
-            signed=space.cancellation < 1,
-            seconds=max(1.0, seconds),
-        )
+        remaining = wall - (time.monotonic() - tracker.begin)
+        found = _killed_after(remaining, a, b, k, space.kv_len, space.context, space.cancellation < 1)
+        if found is None:
+            tracker.cut = True
+            break
         if found.status != "sat" or found.scores is None or found.values is None:
-            tracker.cut = tracker.cut or found.status == "unknown"
             break
         tracker.measure(Inputs.one(found.scores, found.values))
         k = max(k, found.distance or 0) + 1
     return tracker.found()
+
+
+def _killed_after(
+    seconds: float, a: Side, b: Side, k: int, tokens: int, context: Mapping[str, Any], signed: bool
+) -> Finding | None:
+    """`search.bitprecise.find` in a fresh process; None where it took longer than ``seconds``.
+
+    Raises:
+        UnsupportedError: the process died. What `find` raises.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    receive, send = spawn.Pipe(duplex=False)
+    process = spawn.Process(
+        target=_find, args=(send, _packed(a), _packed(b), k, tokens, dict(context), signed)
+    )
+    process.start()
+    send.close()
+    limit = None if math.isinf(seconds) else max(0.0, seconds)
+    try:
+        answer: Any = receive.recv() if receive.poll(limit) else None
+    except EOFError:
+        raise UnsupportedError(
+            "the solver's process died", place="method", remedy="give it more memory, or fewer tokens"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+        receive.close()
+    if isinstance(answer, tuple):
+        kind, cause, place, remedy = answer
+        raise kind(cause, place=place, remedy=remedy)
+    return answer
+
+
+#: A side for another process: the spec as text and its origin, then the other fields.
+Packed = tuple[str, str, Platform, dict[str, Any], dict[str, Any], dict[str, str]]
+
+
+def _packed(side: Side) -> Packed:
+    text = to_toml(side.spec.file)
+    return (
+        text,
+        side.spec.origin,
+        side.platform,
+        dict(side.options),
+        dict(side.context),
+        dict(side.changed),
+    )
+
+
+def _unpacked(packed: Packed) -> Side:
+    text, origin, platform, options, context, changed = packed
+    return Side(parse_spec(text, origin), platform, options, context, changed)
+
+
+def _find(
+    send: Connection, a: Packed, b: Packed, k: int, tokens: int, context: dict[str, Any], signed: bool
+) -> None:
+    """Answer one query, or send why not."""
+    try:
+        send.send(find(_unpacked(a), _unpacked(b), k, tokens=tokens, context=context, signed=signed))
+    except UlpscopeError as error:
+        send.send((type(error), error.cause, error.place, error.remedy))

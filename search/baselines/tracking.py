@@ -6,13 +6,15 @@ import math
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from search.evolve import Found, Progress
 from search.space import Inputs
 from search.target import Measured, Target
 from specs.errors import UnsupportedError
 
-BATCH = 128
+#: Candidates of a batch, and up to how many tokens; longer sequences take smaller batches, so that wall time is kept.
+BATCH, SHORT, LONG_BATCH = 128, 1024, 32
 
 
 def no_base(target: Target, method: str) -> None:
@@ -27,6 +29,11 @@ def no_base(target: Target, method: str) -> None:
             place="method",
             remedy="use 'search', 'evolution', 'condition' or 'random'",
         )
+
+
+def stored(values: NDArray[np.float64], target: Target) -> NDArray[np.float32]:
+    """Values of the format of V; of one sign where c = 1, which nothing else satisfies."""
+    return target.stored(np.abs(values) if target.space.cancellation == 1 else values)
 
 
 class Tracker:
@@ -44,6 +51,7 @@ class Tracker:
         self.evaluations = evaluations
         self.wall = wall
         self.progress = progress
+        self.batch = BATCH if target.space.kv_len <= SHORT else LONG_BATCH
         self.begin = time.monotonic()
         self.spent = 0
         self.best: Inputs | None = None

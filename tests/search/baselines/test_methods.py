@@ -1,6 +1,7 @@
 """Baselines: each keeps its budget, the boxes and the constraint, repeats, and improves on its first batch."""
 
 import math
+import time
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -63,6 +64,15 @@ def test_wall_time_cuts(target: Target, name: str) -> None:
     assert found.cut
 
 
+@pytest.mark.parametrize("name", ["bgrt", "cma"])
+def test_without_cancellation_values_have_one_sign(name: str) -> None:
+    """Every candidate is feasible then: none of the budget is lost."""
+    target = Target(sides(20, 12), Space(64, context=SHAPE, cancellation=1.0))
+    found = METHODS[name](target, seed=7, evaluations=1)
+    assert found.score >= 0
+    assert share(found.inputs) == 1
+
+
 def edited() -> Target:
     """A space of at most three edits of one input, ten tokens of which are fixed."""
     rng = np.random.default_rng(0)
@@ -115,3 +125,13 @@ def test_bit_precise_on_three_tokens() -> None:
     assert found.score > 0
     with pytest.raises(UnsupportedError, match="bit-precise SMT on 64 tokens"):
         METHODS["smt"](Target(triton, Space(kv_len=64, context=SHAPE)), seed=0, evaluations=1)
+
+
+def test_wall_time_ends_a_query() -> None:
+    """The proof that two places are out of reach takes minutes: it must not outlive the limit."""
+    triton = [load_side("walkthrough.triton@h200", {"segment": f"tiles({n})"}) for n in (3, 2)]
+    target = Target(triton, Space(kv_len=3, context=SHAPE, cancellation=1.0))
+    begin = time.monotonic()
+    found = METHODS["smt"](target, seed=0, evaluations=10, wall=0.5)
+    assert found.cut
+    assert time.monotonic() - begin < 10
