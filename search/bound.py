@@ -377,5 +377,5 @@ def _largest(upper: _Reach, lower: _Reach, c: Fraction, fmt: Format) -> float:
             remedy="report the pair of specs",
         )
     found = solver.upper(distance)
-    exact = Fraction(found.numerator_as_long(), found.denominator_as_long())
-    return math.nextafter(float(exact), math.inf)
+    exact = Fraction(str(found))  # "num/den", or a whole number
+    return math.nextafter(float(exact), math.inf) if exact else 0.0

@@ -167,8 +167,9 @@ class Samples:
         if [n.event for n in tape.events] != [e.event for e in effects] or not all(e.fits for e in effects):
             return False
         shares = np.broadcast_to(exact.value, (self.n + 1, self.points))[:-1]
-        grown = np.log1p(shifts) @ np.array([e.direct for e in effects], dtype=np.float64)
-        normal = np.log1p(shifts) @ np.array([e.through for e in effects], dtype=np.float64)
+        size = (len(effects), self.n)  # said, since there may be no effects
+        grown = np.log1p(shifts) @ np.array([e.direct for e in effects], dtype=np.float64).reshape(size)
+        normal = np.log1p(shifts) @ np.array([e.through for e in effects], dtype=np.float64).reshape(size)
         expected = shares * np.exp(grown)[:, None] / (np.exp(-normal) @ shares)
         found = np.broadcast_to(out.value, (self.n + 1, self.points))[:-1]
         return bool(np.allclose(found, expected, rtol=1e-7, atol=0))

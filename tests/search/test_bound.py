@@ -137,3 +137,19 @@ def test_narrow_formats_that_lose_small_weights_are_first_order() -> None:
     assert found.rigor == "first order"
     assert "f16" in found.reason
     assert found.real == found.first_order < 1.3
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "real"),
+    [
+        ("flash_attention_2", "triton", 0.0),
+        ("flash_attention_2", "xqa", 0.9961),
+        ("xqa", "trtllm_gen", 1.9845),
+    ],
+)
+def test_one_token(a: str, b: str, real: float) -> None:
+    """Its weight is 1 and nothing is rounded but a narrow partial result: at most one place for each side that has one."""
+    sides = [load_side(f"walkthrough.{name}@h200") for name in (a, b)]
+    found = upper_bound(*sides, context={"kv_len": 1}, cancellation=Fraction(1, 2))
+    assert found.real == pytest.approx(real, rel=1e-4)
+    assert found.rigor == "rigorous"

@@ -97,6 +97,11 @@ def test_sides_that_are_the_same_are_proved_to_be() -> None:
     assert (outcome.status, outcome.best, outcome.evaluations) == ("identical", None, 0)
 
 
+def test_one_token_has_one_answer() -> None:
+    sides = [load_side(FA2), load_side("walkthrough.triton@h200")]
+    assert search(sides, Space(kv_len=1, context=SHAPE)).status == "identical"
+
+
 def test_a_budget_is_kept() -> None:
     outcome = search(
         [fa2(20), fa2(12)], Space(kv_len=64, context=SHAPE), budget=Budget(evaluations=256, seconds=1e-6)
