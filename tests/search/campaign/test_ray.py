@@ -15,6 +15,8 @@ from tests.search.campaign.making import campaign, statuses
 from tests.search.campaign.working import KILLED, PARENT, name, outcome
 
 pytest.importorskip("ray")
+# Ray starts its processes by fork and exec at once; JAX, where an earlier test has loaded it, warns of any fork.
+pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
