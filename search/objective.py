@@ -147,4 +147,14 @@ def violation(inputs: Inputs, space: Space) -> Floats:
         worst = np.where(np.isneginf(inputs.scores).any(axis=1), np.maximum(worst, 1.0), worst)
     if space.statistics is not None:
         worst = np.where(space.statistics.hold(inputs), worst, np.maximum(worst, 1.0))
+    base = space.base
+    if base is not None and base.kv_len == inputs.kv_len:
+        scores = inputs.scores != base.scores
+        values = inputs.values != base.values
+        fixed = sorted(space.fixed)
+        moved = scores[:, fixed].any(axis=1) | values[:, fixed].any(axis=(1, 2))
+        worst = np.where(moved, np.maximum(worst, 1.0), worst)
+        if space.edits is not None:
+            count = scores.sum(axis=1) + values.sum(axis=(1, 2))
+            worst = np.maximum(worst, count - space.edits)
     return np.maximum(worst, 0.0)

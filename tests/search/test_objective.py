@@ -97,3 +97,12 @@ def test_boxes_and_masks() -> None:
     assert violation(Inputs.one([0.0, 0.0], [1.0, 9.0]), space)[0] == 1.0
     assert violation(Inputs.one([0.0, -np.inf], [1.0, 1.0]), space)[0] > 0
     assert violation(Inputs.one([0.0, -np.inf], [1.0, 1.0]), Space(kv_len=2, masks=True))[0] == 0
+
+
+def test_fixed_tokens_and_edits_are_limits_too() -> None:
+    base = Inputs.one([0.0, 1.0, 2.0], [1.0, 1.0, 1.0])
+    space = Space(kv_len=3, base=base, edits=1, fixed=frozenset({0}))
+    assert violation(base, space)[0] == 0
+    assert violation(Inputs.one([0.0, 1.5, 2.0], [1.0, 1.0, 1.0]), space)[0] == 0
+    assert violation(Inputs.one([0.0, 1.5, 2.0], [1.0, 1.0, 2.0]), space)[0] == 1
+    assert violation(Inputs.one([0.5, 1.0, 2.0], [1.0, 1.0, 1.0]), space)[0] > 0
