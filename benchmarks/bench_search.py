@@ -161,56 +161,58 @@ def impossible_and_shrink() -> dict[str, Any]:
     }
 
 
-def heads(full: bool) -> list[dict[str, Any]]:
-    """Methods on the same pairs, boxes, constraints and budgets."""
+def heads(full: bool, keep: Path | None) -> list[dict[str, Any]]:
+    """Methods on the same pairs, boxes, constraints and budgets; one seed after the other, each run kept at once."""
     evaluations, wall, seeds = (100_000, 60.0, 5) if full else (20_000, 5.0, 1)
-    print(
-        f"\n{'pair':<40}{'c':>5}  "
-        + "".join(f"{m:>19}" for m in ("search", *METHODS))
-        + f"   median (best) of {seeds}"
-    )
-    rows: list[dict[str, Any]] = []
     compared = [(*row[:3], (1.0, 0.5, 0.1)) for row in (ROWS[0], ROWS[3], ROWS[2])]
-    for title, sides, tokens, bounds in [*compared, TINY]:
-        for c in bounds:
-            line = f"{title:<40}{c:>5}  "
-            for method in ("search", *METHODS):
-                scores: list[float] = []
-                cut = 0
-                for seed in range(seeds):
+    rows: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        for title, sides, tokens, bounds in [*compared, TINY]:
+            for c in bounds:
+                for method in ("search", *METHODS):
+                    row: dict[str, Any] = {"pair": title, "c": c, "method": method, "seed": seed}
                     space = Space(kv_len=tokens, context=SHAPE, cancellation=c)
                     begin = time.perf_counter()
                     try:
-                        outcome = search_by(
-                            method, sides(), space, seed=seed, budget=Budget(evaluations, seconds=wall)
-                        )
+                        budget = Budget(evaluations, seconds=wall)
+                        outcome = search_by(method, sides(), space, seed=seed, budget=budget)
                     except UlpscopeError as error:
-                        rows.append({"pair": title, "c": c, "method": method, "refused": error.cause})
-                        break
-                    scores.append(outcome.best.score if outcome.best else 0.0)
-                    cut += outcome.cut
-                    rows.append(
-                        {
-                            "pair": title,
-                            "c": c,
-                            "method": method,
-                            "seed": seed,
-                            "real": scores[-1],
-                            "integer": outcome.best.least_integer if outcome.best else None,
-                            "evaluations": outcome.evaluations,
-                            "cut_by_wall_time": outcome.cut,
-                            "seconds": time.perf_counter() - begin,
-                        }
-                    )
-                text = (
-                    f"{statistics.median(scores):.3f} ({max(scores):.3f}){'*' if cut else ''}"
-                    if scores
-                    else "refused"
-                )
-                line += f"{text:>19}"
-            print(line, flush=True)
-    print("* wall time ended some of the runs before their evaluations were spent")
+                        row["refused"] = error.cause
+                    else:
+                        row["real"] = outcome.best.score if outcome.best else 0.0
+                        row["integer"] = outcome.best.least_integer if outcome.best else None
+                        row["evaluations"] = outcome.evaluations
+                        row["cut_by_wall_time"] = outcome.cut
+                    row["seconds"] = time.perf_counter() - begin
+                    rows.append(row)
+                    print(json.dumps(row), flush=True)
+                    if keep is not None:
+                        keep.write_text(json.dumps({"heads": rows}, indent=1), encoding="utf-8")
+    heads_table(rows)
     return rows
+
+
+def heads_table(rows: list[dict[str, Any]]) -> None:
+    """Median, and least and greatest in brackets, of the seeds; seconds; and which were ended by wall time."""
+    print(
+        "\nreal ULP: median [least .. greatest] over the seeds, number of seeds, median evaluations and seconds"
+    )
+    print("* wall time ended some of the runs before their evaluations were spent")
+    for key in dict.fromkeys((row["pair"], row["c"]) for row in rows):
+        print(f"\n{key[0]}, c = {key[1]}")
+        for method in ("search", *METHODS):
+            of = [r for r in rows if (r["pair"], r["c"], r["method"]) == (*key, method)]
+            real = [r["real"] for r in of if "real" in r]
+            if not real:
+                print(f"  {method:<12} refused: {of[0]['refused'] if of else 'not run'}")
+                continue
+            evaluations = statistics.median(r["evaluations"] for r in of if "real" in r)
+            seconds = statistics.median(r["seconds"] for r in of if "real" in r)
+            cut = "*" if any(r.get("cut_by_wall_time") for r in of) else " "
+            print(
+                f"  {method:<12}{statistics.median(real):>9.3f} [{min(real):.3f} .. {max(real):.3f}]"
+                f"{len(real):>3}{evaluations:>10.0f}{seconds:>7.1f} s{cut}"
+            )
 
 
 def kernels(evaluations: int, seconds: float) -> list[dict[str, Any]]:
@@ -254,7 +256,7 @@ def main() -> None:
     ensure_faithful("f32")
     results: dict[str, Any] = {}
     if given.heads:
-        results["heads"] = heads(given.full)
+        results["heads"] = heads(given.full, given.json)
     elif given.kernels:
         results["kernels"] = kernels(given.evaluations, 120.0)
     else:
