@@ -1,0 +1,228 @@
+"""JSON and JSON lines from strangers: bounded, fast, and numbers that keep what they were.
+
+orjson parses; what it refuses but Python's own parser takes (NaN and Infinity, which several engines print) is parsed
+by that one. Lists become arrays in one pass where all their entries are numbers, entry by entry where not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specs.errors import InputError
+from verify.runs.sequence import UNKNOWN, Floats, Ints
+
+MAX_JSON = 1 << 30
+MAX_LINE = 256 << 20
+_WORDS = {
+    "-inf": -np.inf,
+    "inf": np.inf,
+    "+inf": np.inf,
+    "nan": np.nan,
+    "-infinity": -np.inf,
+    "infinity": np.inf,
+    "+infinity": np.inf,
+}
+Counts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One JSON value of a file and its place: the file, and its line where the file is lines of JSON (else 0)."""
+
+    value: Any
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return f"{self.file}: line {self.line}" if self.line else self.file
+
+
+def parse(data: bytes, place: str) -> Any:
+    """The JSON value in ``data``.
+
+    Raises:
+        InputError: it is none.
+    """
+    import orjson
+
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as first:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise InputError(
+                f"is no JSON: {str(first)[:200]}", place=place, remedy="give the file as it came"
+            ) from None
+
+
+def records(file: Path) -> Iterator[Record]:
+    """Every record of a file: its lines where it is JSON lines, else the one value that it is.
+
+    A file is taken as lines where it is called .jsonl or .ndjson, or where it is not JSON as a whole and its first line
+    is.
+
+    Raises:
+        InputError: missing, too large, or no JSON.
+    """
+    try:
+        size = file.stat().st_size
+        if file.suffix in (".jsonl", ".ndjson"):
+            yield from _lines(file)
+            return
+        if size > MAX_JSON:
+            raise InputError(
+                f"has {size:,} bytes",
+                place=str(file),
+                remedy=f"at most {MAX_JSON:,} are read: give JSON lines",
+            )
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", place=str(file), remedy="check the path"
+        ) from None
+    try:
+        value = parse(data, str(file))
+    except InputError:
+        first = data[: data.find(b"\n")] if b"\n" in data else b""
+        try:
+            parse(first, "")
+        except InputError:
+            first = b""
+        if not first:
+            raise
+        yield from _lines(file)
+        return
+    yield Record(value, str(file), 0)
+
+
+def _lines(file: Path) -> Iterator[Record]:
+    with file.open("rb") as stream:
+        for number in range(1, 1 << 62):
+            line = stream.readline(MAX_LINE + 1)
+            if not line:
+                return
+            if len(line) > MAX_LINE:
+                raise InputError(
+                    "is too long", place=f"{file}: line {number}", remedy=f"at most {MAX_LINE:,} bytes a line"
+                )
+            if line.strip():
+                yield Record(parse(line, f"{file}: line {number}"), str(file), number)
+
+
+def number(value: Any, counts: Counts) -> float:
+    """A float of a JSON value: null is NaN and counted, words for infinities and NaN are what they say.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    if value is None:
+        counts["null_values"] = counts.get("null_values", 0) + 1
+        return float("nan")
+    kind = type(value)
+    if kind is float or kind is int:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("is a number too large") from None
+    if kind is str and value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
+    raise ValueError(f"is {str(value)[:40]!r}, no number")
+
+
+def numbers(values: Any, counts: Counts) -> Floats:
+    """A list of JSON numbers as float64.
+
+    Raises:
+        ValueError: it is no list, or an entry is no number; the message says which.
+    """
+    if not isinstance(values, list):
+        raise ValueError("is no list")
+    if set(map(type, values)) <= {float, int}:
+        try:
+            return np.array(values, np.float64)
+        except OverflowError:
+            raise ValueError("holds a number too large") from None
+    out = np.empty(len(values))
+    for i, value in enumerate(values):
+        try:
+            out[i] = number(value, counts)
+        except ValueError as error:
+            raise ValueError(f"entry {i} {error}") from None
+    return out
+
+
+def identifiers(values: Any, *, unknown: bool = False) -> Ints:
+    """A list of token ids as int64; null is `UNKNOWN` where ``unknown`` allows it.
+
+    Raises:
+        ValueError: it is no list of whole numbers in range.
+    """
+    if not isinstance(values, list):
+        raise ValueError("is no list")
+    if unknown and None in values:
+        values = [UNKNOWN if v is None else v for v in values]
+    if not set(map(type, values)) <= {int}:
+        wrong = next(i for i, v in enumerate(values) if type(v) is not int)
+        raise ValueError(f"entry {wrong} is {str(values[wrong])[:40]!r}, no token id")
+    least = UNKNOWN if unknown else 0
+    if values and not (min(values) >= least and max(values) < 1 << 40):
+        wrong = next(i for i, v in enumerate(values) if not least <= v < 1 << 40)
+        raise ValueError(f"entry {wrong} is {values[wrong]}, no token id")
+    return np.array(values, np.int64)
+
+
+def pairs(rows: Any, counts: Counts, *, value_first: bool = False) -> tuple[Ints, Floats]:
+    """Top entries: a list of rows, each null or a list of ``[id, value, ...]`` (or ``[value, id, ...]``).
+
+    Returns:
+        Ids and values as ``[rows, K]`` with K the longest row; `UNKNOWN` and NaN where a row is shorter.
+
+    Raises:
+        ValueError: something in it is neither; the message says where.
+    """
+    if not isinstance(rows, list):
+        raise ValueError("is no list")
+    lengths = {len(r) if type(r) is list else -1 for r in rows}
+    if len(lengths) == 1 and -1 not in lengths and 0 not in lengths:
+        entries: list[Any] = list(chain.from_iterable(rows))
+        widths = {len(e) if type(e) is list else 0 for e in entries}
+        if len(widths) == 1 and min(widths) >= 2:
+            width = min(widths)
+            flat: list[Any] = list(chain.from_iterable(entries))
+            ids, values = flat[int(value_first) :: width], flat[int(not value_first) :: width]
+            if set(map(type, ids)) == {int} and set(map(type, values)) <= {float, int}:
+                shape = (len(rows), len(rows[0]))
+                return identifiers(ids).reshape(shape), numbers(values, counts).reshape(shape)
+    width = max([0, *lengths])
+    out = np.full((len(rows), width), UNKNOWN, np.int64), np.full((len(rows), width), np.nan)
+    for i, row in enumerate(rows):
+        if row is None:
+            continue
+        if type(row) is not list:
+            raise ValueError(f"row {i} is no list")
+        for j, entry in enumerate(row):
+            try:
+                _pair(out[0][i], out[1][i], j, entry, counts, value_first)
+            except ValueError as error:
+                raise ValueError(f"row {i}, entry {j} {error}") from None
+    return out
+
+
+def _pair(ids: Ints, values: Floats, at: int, entry: Any, counts: Counts, value_first: bool) -> None:
+    if type(entry) is not list or len(entry) < 2:
+        raise ValueError("is no pair of id and value")
+    token, value = (entry[1], entry[0]) if value_first else (entry[0], entry[1])
+    if type(token) is not int or not 0 <= token < 1 << 40:
+        raise ValueError(f"is {str(token)[:40]!r}, no token id")
+    ids[at] = token
+    values[at] = number(value, counts)
