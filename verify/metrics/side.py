@@ -1,0 +1,304 @@
+"""What one run contributes to a block of rows: decoded values, exponentials, the best tokens, and counts for health.
+
+Computed once a run and block, however many pairs the run is in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+GROUPS = 512
+
+#: Per-row numbers of one run; see `Side`.
+SIDE_FIELDS = (
+    "lse",
+    "top",
+    "second",
+    "sum",
+    "sum_squares",
+    "chosen",
+    "chosen_rank",
+    "nan",
+    "positive_infinity",
+    "negative_infinity",
+    "subnormal",
+    "clamped",
+)
+
+
+class Scratch:
+    """Arrays that one thread reuses, by name."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Array] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An uninitialised C-contiguous array; the next call with the same name returns the same memory."""
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape)) * dtype.itemsize
+        held = self._held.get(name)
+        if held is None or held.nbytes < size:
+            held = self._held[name] = np.empty(size + 64, np.uint8)
+        return held[:size].view(dtype).reshape(shape)
+
+
+@dataclass
+class Side:
+    """One run's rows of a block, ``[rows, vocab]``.
+
+    Attributes:
+        values: float32 (stored dtypes of 16 and 32 bits) or float64; exact.
+        magnitudes: absolute values of ``values``.
+        words: bit patterns as unsigned integers, None where values were printed (they have no bits of their own).
+        places: for 16-bit dtypes, int16 that is ordered as the values are and has one zero; else None.
+        powers: ``exp(values - top)``: float32 where 16 bits are stored, else float64.
+        scale: ``[rows]`` ``exp(top - lse)``: ``powers * scale`` are the probabilities.
+        rows: the fields of `SIDE_FIELDS` by name, ``[rows]`` float64: ``top`` and ``second`` are the two largest values,
+            ``chosen`` the value of the token that followed (NaN if unknown), ``chosen_rank`` the number of larger values.
+            ``sum`` and ``sum_squares`` are NaN in special rows.
+        best: ``[rows, k]`` ids of the k largest values: larger first, of equal ones the smaller id first.
+        best_values: ``[rows, k]`` their values.
+        special: ``[rows]`` whether a row has NaN, an infinity or a clamped value.
+    """
+
+    values: Array
+    magnitudes: Array
+    words: Array | None
+    places: NDArray[np.int16] | None
+    powers: Array
+    scale: Floats
+    rows: dict[str, Floats]
+    best: NDArray[np.int64]
+    best_values: Floats
+    special: NDArray[np.bool_]
+
+
+def count_rows(mask: NDArray[np.bool_]) -> Floats:
+    """How many elements of each row of ``[rows, columns]`` are true."""
+    if mask.shape[0] > 8 and mask.shape[1] < 4096:
+        return mask.sum(axis=1).astype(np.float64)
+    return np.array([np.count_nonzero(row) for row in mask], np.float64)
+
+
+def total(x: Array) -> Floats:
+    """Row sums, accumulated in float64."""
+    return np.add.reduce(x, axis=1, dtype=np.float64)
+
+
+def squares(x: Array, scratch: Scratch) -> Array:
+    """Squares: in the dtype of ``x`` where 16 bits were stored (they are exact in float32), so in scratch memory."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.multiply(x, x, out=scratch.get("squares", x.shape, x.dtype))
+
+
+def words_of(raw: Array) -> Array:
+    """The bit patterns of an array in a stored dtype, as unsigned integers of its size."""
+    return np.ascontiguousarray(raw).view(np.dtype(f"u{raw.dtype.itemsize}"))
+
+
+def decode(raw: Array, scratch: Scratch, name: str) -> Array:
+    """Values in float32, or float64 where that is stored; exact, subnormal numbers included."""
+    if raw.dtype == BFLOAT16:
+        words = scratch.get(name + "values", raw.shape, np.uint32)
+        np.left_shift(words_of(raw), 16, out=words, dtype=np.uint32, casting="unsafe")
+        return words.view(np.float32)
+    kind = np.float64 if raw.dtype.itemsize == 8 else np.float32
+    values = scratch.get(name + "values", raw.shape, kind)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        np.copyto(values, raw)
+    return values
+
+
+def ordered16(words: Array, scratch: Scratch, name: str) -> NDArray[np.int16]:
+    """16-bit patterns as int16 that are ordered as the numbers are; both zeros are 0 (`verify.numerics.ulp.ordered`)."""
+    signed = words.view(np.int16)
+    places = scratch.get(name + "places", words.shape, np.int16)
+    sign = scratch.get("sign", words.shape, np.int16)
+    np.right_shift(signed, 15, out=sign)
+    np.bitwise_and(signed, 0x7FFF, out=places)
+    np.bitwise_xor(places, sign, out=places)
+    np.subtract(places, sign, out=places)
+    return places
+
+
+def best_of(values: Array, k: int) -> NDArray[np.int64]:
+    """Ids of the k largest of each row of ``[rows, vocab]`` without NaN: larger first, of equal ones the smaller id first.
+
+    Columns are dealt to `GROUPS` groups: whatever is among the k largest is at least the k-th largest of the groups'
+    maxima, and only groups that reach it are searched.
+    """
+    rows, vocab = values.shape
+    k = min(k, vocab)
+    main = vocab // GROUPS * GROUPS
+    if main <= GROUPS * 4 or k >= GROUPS:
+        wide = values if values.dtype.kind == "f" else values.astype(np.int32)
+        return np.argsort(-wide, axis=1, kind="stable")[:, :k].astype(np.int64)
+    grouped = values[:, :main].reshape(rows, -1, GROUPS)
+    peaks = grouped.max(axis=1)
+    least = np.partition(peaks, GROUPS - k, axis=1)[:, GROUPS - k]
+    ids = np.empty((rows, k), np.int64)
+    for i in range(rows):
+        groups = np.flatnonzero(peaks[i] >= least[i])
+        line, group = np.nonzero(grouped[i][:, groups] >= least[i])
+        rest = main + np.flatnonzero(values[i, main:] >= least[i])
+        at = np.concatenate([line * GROUPS + groups[group], rest])
+        at.sort()
+        ids[i] = at[np.argsort(-values[i, at].astype(np.float64), kind="stable")[:k]]
+    return ids
+
+
+def make_side(
+    raw: Array,
+    tokens: NDArray[np.int64],
+    scratch: Scratch,
+    name: str,
+    *,
+    k: int = 10,
+    floor: float | None = None,
+    printed: bool = False,
+    softmax: bool = True,
+) -> Side:
+    """Everything of one run that pairs need in a block.
+
+    Args:
+        raw: ``[rows, vocab]`` in the stored dtype: bfloat16, float16, float32 or float64.
+        tokens: ``[rows]`` tokens that followed; negative where unknown.
+        scratch: the thread's; the result lives in it until the next call with the same ``name``.
+        name: of the run within the block.
+        k: how many of the best tokens to keep.
+        floor: values at or below it are clamped: they stand for anything lower.
+        printed: values were printed in decimals: bits mean nothing.
+        softmax: whether a row is logits or log-probabilities of one distribution.
+    """
+    rows, vocab = raw.shape
+    values = decode(raw, scratch, name)
+    fields = {field: np.zeros(rows) for field in SIDE_FIELDS}
+    words = None if printed else words_of(raw)
+    narrow = raw.dtype.itemsize == 2
+    places = ordered16(words, scratch, name) if words is not None and narrow else None
+    magnitudes = np.abs(values, out=scratch.get(name + "magnitudes", values.shape, values.dtype))
+
+    order = values if places is None else places  # both are ordered as the values are; int16 is faster
+    special = _special(values, places, raw.dtype, floor)
+    usable = values
+    if special.any():
+        order = usable = _count_special(values, special, fields, floor)
+    fields["subnormal"] = _subnormal(words, raw.dtype, scratch, rows)
+    best = best_of(order, max(k, 2))
+    best_values = np.take_along_axis(usable, best, axis=1)
+    top = best_values[:, 0]
+    fields["top"] = top.astype(np.float64)
+    fields["second"] = best_values[:, 1].astype(np.float64) if best.shape[1] > 1 else np.full(rows, -np.inf)
+    fields["sum"] = total(values)
+    fields["sum_squares"] = total(squares(values, scratch))
+    fields["sum"][special] = fields["sum_squares"][special] = np.nan
+    _chosen(order, values, tokens, fields, best)
+
+    powers, scale = magnitudes, np.ones(rows)
+    if softmax:
+        powers, scale = _softmax(usable, top, narrow, fields, scratch, name)
+    else:
+        fields["lse"][:] = np.nan
+    return Side(
+        values=values,
+        magnitudes=magnitudes,
+        words=words,
+        places=places,
+        powers=powers,
+        scale=scale,
+        rows=fields,
+        best=best[:, :k],
+        best_values=best_values[:, :k].astype(np.float64),
+        special=special,
+    )
+
+
+def _special(
+    values: Array, places: NDArray[np.int16] | None, dtype: np.dtype[Any], floor: float | None
+) -> NDArray[np.bool_]:
+    """Rows with NaN, an infinity, or a value at or below ``floor``."""
+    if places is not None:
+        infinity = 0x7F80 if dtype == BFLOAT16 else 0x7C00
+        special = (places.max(axis=1) >= infinity) | (places.min(axis=1) <= -infinity)
+        if floor is None:
+            return special
+    with np.errstate(invalid="ignore"):
+        bottom, top = values.min(axis=1), values.max(axis=1)
+    special = ~(np.isfinite(bottom) & np.isfinite(top))
+    return special if floor is None else special | (bottom <= floor)
+
+
+def _count_special(values: Array, special: Any, fields: dict[str, Floats], floor: float | None) -> Array:
+    """Count what is no ordinary number, and give a copy in which NaN is the least of all."""
+    usable = values.copy()
+    for i in np.flatnonzero(special):
+        row = values[i]
+        nan = np.isnan(row)
+        fields["nan"][i] = np.count_nonzero(nan)
+        fields["positive_infinity"][i] = np.count_nonzero(row == np.inf)
+        fields["negative_infinity"][i] = np.count_nonzero(row == -np.inf)
+        if floor is not None:
+            fields["clamped"][i] = np.count_nonzero((row <= floor) & (row != -np.inf))
+        usable[i, nan] = -np.inf
+    return usable
+
+
+def _subnormal(words: Array | None, dtype: np.dtype[Any], scratch: Scratch, rows: int) -> Floats:
+    """Subnormal numbers in each row: exponent zero, significand not."""
+    if words is None:
+        return np.zeros(rows)
+    mantissa = {2: 7 if dtype == BFLOAT16 else 10, 4: 23, 8: 52}[dtype.itemsize]
+    kind = words.dtype.type
+    low = kind((1 << (words.dtype.itemsize * 8 - 1)) - 1)
+    magnitude = np.bitwise_and(words, low, out=scratch.get("words", words.shape, words.dtype))
+    np.subtract(magnitude, kind(1), out=magnitude)  # zero wraps to the largest
+    ceiling = kind((1 << mantissa) - 1)
+    if magnitude.min() >= ceiling:
+        return np.zeros(rows)
+    return count_rows(np.less(magnitude, ceiling, out=scratch.get("mask", words.shape, bool)))
+
+
+def _chosen(
+    order: Array, values: Array, tokens: NDArray[np.int64], fields: dict[str, Floats], best: NDArray[np.int64]
+) -> None:
+    """Value and rank of the tokens that followed."""
+    known = (tokens >= 0) & (tokens < values.shape[1])
+    fields["chosen"][:] = fields["chosen_rank"][:] = np.nan
+    at = np.flatnonzero(known)
+    fields["chosen"][at] = values[at, tokens[at]]
+    for i in at:
+        if not np.isnan(values[i, tokens[i]]):
+            fields["chosen_rank"][i] = rank_of(order[i], int(tokens[i]), best[i])
+
+
+def rank_of(order: Array, token: int, best: NDArray[np.int64]) -> int:
+    """How many values of a row are larger than a token's; ``best`` are the row's best tokens, which often answer."""
+    larger = order[best] > order[token]
+    return int(larger.sum()) if not larger.all() else int(np.count_nonzero(order > order[token]))
+
+
+def _softmax(
+    usable: Array, top: Array, narrow: bool, fields: dict[str, Floats], scratch: Scratch, name: str
+) -> tuple[Array, Floats]:
+    """Exponentials and their scale; fills ``lse``. Sums are in float64.
+
+    Exponentials of 16-bit values are in float32 (NumPy's are within 4 ULP): that is far below the steps of the values.
+    """
+    kind = np.float32 if narrow else np.float64
+    powers = scratch.get(name + "powers", usable.shape, kind)
+    with np.errstate(invalid="ignore", under="ignore", over="ignore"):
+        np.subtract(usable, top[:, None], out=powers)
+        np.exp(powers, out=powers)
+        mass = total(powers)
+        fields["lse"][:] = top.astype(np.float64) + np.log(mass)
+        scale = 1.0 / mass
+    return powers, scale
