@@ -5,8 +5,9 @@ from __future__ import annotations
 from specs.dot_products import DotProduct, find
 from specs.errors import Place, UnsupportedError
 from specs.formats import BASES, Format
-from specs.nodes import At, Name, Node, Num, Op, Reduce, Tree
-from specs.program import DEPTH, TOKEN, Program, Site
+from specs.names import SCALARS
+from specs.nodes import At, Last, Name, Node, Num, Op, Prev, Reduce, Tree
+from specs.program import CONSTANTS, DEPTH, TOKEN, Program, Site
 from verify.engine.folds import fold_sites
 from verify.engine.special import FUNCTIONS, refusal
 
@@ -122,6 +123,27 @@ def _depth_refusal(n: Reduce) -> str:
     return ""
 
 
+def _value_refusal(n: Reduce, program: Program) -> str:
+    """Elements of V are read one by one: what is made of them before they are weighted may use constants only."""
+    pair = sum_factors(n)
+    terms = pair if pair is not None and any(reads(x, "v") for x in pair) else n.args
+    for term in terms:
+        if not reads(term, "v"):
+            continue
+        for x in term.walk():
+            if isinstance(x, Name) and x.id != "v" and not _is_constant(x, program):
+                return f"a sum of an expression of both v and {x.id}, other than their product"
+            if isinstance(x, Reduce | At | Last | Prev):
+                return "a sum of an expression of v and of another reduction or state"
+    return ""
+
+
+def _is_constant(x: Name, program: Program) -> bool:
+    """Whether a name is one number for the whole problem."""
+    site = program.sites.get(x.id)
+    return x.id in (*SCALARS, "inf", "nan") if site is None else site.section == CONSTANTS
+
+
 def _place(site: Site, node: Node) -> Place:
     place = site.place
     column = place.column + getattr(node, "at", 0) if place.column else 0
@@ -150,7 +172,9 @@ def _refusal(n: Node, program: Program) -> str:
             for inside in tree.walk():
                 if isinstance(inside, Tree) and inside is not tree and inside.kind in ("any", "exact"):
                     return f"the tree {inside.kind}() inside another"
-            return _depth_refusal(n) if n.over is not None and DEPTH in n.over else ""
+            if n.over is not None and DEPTH in n.over:
+                return _depth_refusal(n)
+            return _value_refusal(n, program)
         case _:
             return ""
 

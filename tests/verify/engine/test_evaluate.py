@@ -338,6 +338,18 @@ REFUSED = {
         r"<text>:11:10",
     ),
     '[token]\nscore = "sum(q * k, seq())"\nx = "log2(score)"\n': (r"log2\(\)", r"<text>:11:6"),
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "sum(bf16(score * v), seq())"\n': (
+        r"a sum of an expression of both v and score",
+        r"<text>:12:6",
+    ),
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "sum(v * score + v, seq())"\n': (
+        r"a sum of an expression of both v and score",
+        r"<text>:12:6",
+    ),
+    '[token]\nscore = "sum(q * k, seq())"\n[row]\nx = "sum(score * (v - max(score)), seq())"\n': (
+        r"a sum of an expression of v and of another reduction",
+        r"<text>:12:6",
+    ),
 }
 
 
