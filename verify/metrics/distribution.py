@@ -5,14 +5,14 @@ token. All f-divergences here are sums of p f(t):
 
     KL(p||q)    t + exp(-t) - 1          (the generalised form: its terms are never negative)
     KL(q||p)    1 - exp(-t) (1 + t)
-    JS          (t / 2 + KL-rev term ...) = ((1 - r) t / 2 - (1 + r) ln cosh(t / 2)) / 2 with r = exp(-t)
+    JS          ((1 - r) t / 2 - (1 + r) ln cosh(t / 2)) / 2    with r = exp(-t)
     chi2(p||q)  exp(t) - 2 + exp(-t)     = sum (p - q)^2 / q
     chi2(q||p)  (1 - r)^2                = sum (p - q)^2 / p
 
 Where |t| <= `SMALL` the sum is taken by moments, sum p t^k for k = 2 .. 8, with the Taylor coefficients of f; the terms
 left out are below 4e-8 of the result. Elements beyond are computed one by one with `expm1` and `log1p`. Total
-variation is sum |p - q| / 2. Terms are float32 where 16 bits are stored, else float64; sums are float64. The generalised form does not lose digits where runs are
-close: an error e of a log-sum-exp enters as e^2 / 2.
+variation is sum |p - q| / 2. Terms are float32 where 16 bits are stored, else float64; sums are float64. The
+generalised form does not lose digits where runs are close: an error e of a log-sum-exp enters as e^2 / 2.
 """
 
 from __future__ import annotations

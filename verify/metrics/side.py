@@ -179,7 +179,7 @@ def make_side(
         printed: values were printed in decimals: bits mean nothing.
         softmax: whether a row is logits or log-probabilities of one distribution.
     """
-    rows, vocab = raw.shape
+    rows = len(raw)
     values = decode(raw, scratch, name)
     fields = {field: np.zeros(rows) for field in SIDE_FIELDS}
     words = None if printed else words_of(raw)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ class Sweep:
             missing = [pair.state.differences.unresolved(QUANTILES) for pair in self.pairs]
             if not any(missing):
                 return Swept(self.sides, self.pairs)
-            self._each(lambda group: self._refine(group, missing))
+            self._each(partial(self._refine, missing))
 
     def _each(self, work: Any) -> None:
         if self.threads == 1:
@@ -311,7 +312,7 @@ class Sweep:
         if self._softmax(pair):
             pair.lost[start + row] = special_row(a, b, row, keep, distances)
 
-    def _refine(self, group: tuple[Segment, int, int], missing: list[set[tuple[int, int]]]) -> None:
+    def _refine(self, missing: list[set[tuple[int, int]]], group: tuple[Segment, int, int]) -> None:
         """Show the same differences again to the histograms that need them."""
         segment, low, high = group
         scratch = self._scratch()

@@ -117,7 +117,7 @@ def part_of(a: Side, b: Side, rows: slice, columns: slice, width: int) -> Part:
 
 
 def difference(part: Part, scratch: Scratch) -> Array:
-    """a - b in float32, or float64 where either is; in scratch memory."""
+    """The difference a - b in float32, or float64 where either is; in scratch memory."""
     kind = np.result_type(part.a.dtype, part.b.dtype)
     return np.subtract(part.a, part.b, out=scratch.get("signed", part.a.shape, kind))
 
@@ -205,7 +205,7 @@ def _lengths(xor: Array, scratch: Scratch, index: Counts) -> Counts:
     width = xor.dtype.itemsize * 8
     mask = scratch.get("mask", xor.shape, bool)
     below = [np.count_nonzero(np.less(xor, xor.dtype.type(1 << k), out=mask)) for k in range(width)]
-    return np.diff([0, *below, xor.size])
+    return np.diff(np.array([0, *below, xor.size], np.int64))
 
 
 def _ulps(part: Part, scratch: Scratch, index: Counts, width: int) -> tuple[Counts, Floats]:
@@ -271,8 +271,7 @@ def special_part(
     places = (
         (take(a.places), take(b.places)) if words and a.places is not None and b.places is not None else None
     )
-    parts = [take(z) for z in (a.values, b.values, a.magnitudes, b.magnitudes)]
-    part = Part(*parts, words, places)
+    part = Part(take(a.values), take(b.values), take(a.magnitudes), take(b.magnitudes), words, places)
     for name, values in (("a", part.a), ("b", part.b)):
         wide = values.astype(np.float64)
         out[f"{name}_sum"] += wide.sum()
