@@ -15,6 +15,7 @@ from specs.errors import InputError, Place, SpecError, UlpscopeError
 from verify.backends import load_backend
 from verify.emulator import Run
 from verify.identify.observations import Observation
+from verify.identify.ranking import Refused
 
 #: Fields that name things or say where they stand, and change no bit.
 _NAMES = frozenset({"place", "spec", "types", "integers"})
@@ -44,14 +45,6 @@ class Class:
     def name(self) -> str:
         """The name of its first member."""
         return self.members[0].name
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A candidate that cannot have made the capture, or is not described for it, and why."""
-
-    name: str
-    why: str
 
 
 def candidates(

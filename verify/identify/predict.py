@@ -11,27 +11,13 @@ from numpy.typing import NDArray
 
 from specs.errors import UlpscopeError
 from verify.explain import bit_text, decimal
-from verify.identify.candidates import Class, Refused
+from verify.identify.candidates import Class
 from verify.identify.likelihood import BEYOND, Distances
 from verify.identify.observations import Observation
+from verify.identify.ranking import First, Refused
 from verify.numerics.ulp import format_of, ulp_distance
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class First:
-    """The first element that differs: where it stands, and both values with their bits."""
-
-    observation: str
-    site: str
-    index: dict[str, int]
-    captured: str
-    predicted: str
-
-    def __str__(self) -> str:
-        where = ", ".join(f"{axis} {i}" for axis, i in self.index.items())
-        return f"{self.site} of {self.observation}, {where}: captured {self.captured}, predicted {self.predicted}"
 
 
 @dataclass(frozen=True, eq=False)
