@@ -468,7 +468,9 @@ def _doctor_text(answer: Answer, report: Any) -> None:
 def register(app: typer.Typer) -> None:
     """Add these commands to ``app``."""
     from verify.capture.cli import app as capture
+    from verify.runs.cli import register as register_runs
 
     for command in (plan, emulate, compare, traffic, doctor):
         app.command()(command)
+    register_runs(capture)
     app.add_typer(capture, name="capture")

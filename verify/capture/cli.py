@@ -12,7 +12,7 @@ from verify.console import Answer, Progress, answering
 
 app = typer.Typer(
     name="capture",
-    help="Captures: the bits of shipped kernels on a fixed set of inputs.",
+    help="Captures: the bits of shipped kernels, and runs of models on endpoints and devices.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 @app.callback()
 def root() -> None:
-    """Captures: the bits of shipped kernels on a fixed set of inputs."""
+    """Captures: the bits of shipped kernels, and runs of models on endpoints and devices."""
 
 
 @app.command()

@@ -26,6 +26,7 @@ from specs.errors import InputError
 from verify.capture.format import check_empty
 from verify.runs.assemble import Parts, assemble, parts_of
 from verify.runs.counts import RECOUNTED
+from verify.runs.jsonio import unswept
 from verify.runs.lines import read_lines, write_lines
 from verify.runs.manifest import MANIFEST, Manifest, RunFile
 from verify.runs.problems import Problems
@@ -179,7 +180,8 @@ def _intact(folder: Path, entry: RunFile, problems: Problems) -> bool:
 def _parts(folder: Path, entry: RunFile, problems: Problems) -> Iterator[Parts]:
     suffix = Path(entry.path).suffix
     if suffix in LINES:
-        yield from read_lines(folder, entry, problems)
+        with unswept():
+            yield from read_lines(folder, entry, problems)
         return
     try:
         tensors = open_tensors(folder / entry.path)

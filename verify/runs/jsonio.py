@@ -6,8 +6,10 @@ by that one. Lists become arrays in one pass where all their entries are numbers
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -119,6 +121,18 @@ def _lines(file: Path) -> Iterator[Record]:
                 yield Record(parse(line, f"{file}: line {number}"), str(file), number)
 
 
+@contextmanager
+def unswept() -> Generator[None]:
+    """Without sweeps for cycles: what a JSON parser makes has none, and the sweeps take more time than the parsing."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 def number(value: Any, counts: Counts) -> float:
     """A float of a JSON value: null is NaN and counted, words for infinities and NaN are what they say.
 
@@ -175,10 +189,15 @@ def identifiers(values: Any, *, unknown: bool = False) -> Ints:
         wrong = next(i for i, v in enumerate(values) if type(v) is not int)
         raise ValueError(f"entry {wrong} is {str(values[wrong])[:40]!r}, no token id")
     least = UNKNOWN if unknown else 0
-    if values and not (min(values) >= least and max(values) < 1 << 40):
-        wrong = next(i for i, v in enumerate(values) if not least <= v < 1 << 40)
-        raise ValueError(f"entry {wrong} is {values[wrong]}, no token id")
-    return np.array(values, np.int64)
+    try:
+        found = np.array(values, np.int64)
+        outside = (found < least) | (found >= 1 << 40)
+    except OverflowError:
+        found, outside = np.zeros(0, np.int64), np.array([not least <= v < 1 << 40 for v in values])
+    if outside.any():
+        wrong = int(np.argmax(outside))
+        raise ValueError(f"entry {wrong} is {str(values[wrong])[:40]}, no token id")
+    return found
 
 
 def pairs(rows: Any, counts: Counts, *, value_first: bool = False) -> tuple[Ints, Floats]:
@@ -195,7 +214,7 @@ def pairs(rows: Any, counts: Counts, *, value_first: bool = False) -> tuple[Ints
     lengths = {len(r) if type(r) is list else -1 for r in rows}
     if len(lengths) == 1 and -1 not in lengths and 0 not in lengths:
         entries: list[Any] = list(chain.from_iterable(rows))
-        widths = {len(e) if type(e) is list else 0 for e in entries}
+        widths = set(map(len, entries)) if set(map(type, entries)) == {list} else {0}
         if len(widths) == 1 and min(widths) >= 2:
             width = min(widths)
             flat: list[Any] = list(chain.from_iterable(entries))

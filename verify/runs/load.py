@@ -21,6 +21,7 @@ from verify.runs.adapters import ADAPTERS, reader_of
 from verify.runs.adapters.base import Draft, Options
 from verify.runs.counts import CLAMPS, LOGPROBS, observe
 from verify.runs.folder import file_sha, is_run, no_files, read_run
+from verify.runs.jsonio import unswept
 from verify.runs.manifest import Coordinate, Manifest, Recording, RunFile
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence
@@ -63,7 +64,8 @@ def load_runs(
         return unique([read_run(p) for p in inner[:MAX_RUNS]])
     if not place.is_file():
         raise InputError("no such file or folder", place=str(path)[:200], remedy="check the path")
-    drafts, label = _drafts(place, adapter, mapping, options or Options())
+    with unswept():
+        drafts, label = _drafts(place, adapter, mapping, options or Options())
     digest = file_sha(place)
     runs = [complete(d, place, digest, label, settings or {}, alone=len(drafts) == 1) for d in drafts]
     return unique(runs)

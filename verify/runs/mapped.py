@@ -28,7 +28,7 @@ class Taker:
         self.part, self.stem, self.name = part, stem, name
         self.order: dict[str, Conversations] = {}
         self.paths: dict[str, Path] = {}
-        self.seen: dict[str, int] = {}
+        self.seen: dict[tuple[str, str], int] = {}
         self.records = 0
 
     def take(
@@ -61,11 +61,11 @@ class Taker:
         Raises:
             InputError: there is one.
         """
-        for key, n in self.seen.items():
+        for (key, text), n in self.seen.items():
             if n == 0 and self.records:
                 raise InputError(
-                    f"no record of {self.records:,} has what '{key}' names",
-                    place=f"{place}, mapping {self.name}: {key.partition(' ')[0]}",
+                    f"no record of {self.records:,} has '{text}'",
+                    place=f"{place}, mapping {self.name}: {key}",
                     remedy="correct the path, or take it out of the mapping",
                 )
 
@@ -84,15 +84,16 @@ class _Record:
 
     def at(self, key: str, text: str) -> Any:
         """What a path leads to; `MISSING` is noted."""
-        label = f"{key} = {text}"
-        path = self.taker.paths.get(text)
+        taker = self.taker
+        path = taker.paths.get(text)
         if path is None:
-            path = self.taker.paths[text] = parse_path(text)
+            path = taker.paths[text] = parse_path(text)
         try:
             found = find(path, self.root, self.record, self.captured)
         except SpecError as error:
             raise self.wrong(key, error.cause) from None
-        self.taker.seen[label] = self.taker.seen.get(label, 0) + (found is not MISSING)
+        place = (key, text)
+        taker.seen[place] = taker.seen.get(place, 0) + (found is not MISSING)
         return None if found is MISSING else found
 
     def get(self, key: str, where: Any) -> Any:
@@ -161,6 +162,8 @@ class _Record:
             return None
         if not isinstance(found, list):
             raise self.wrong(key, "is no list of texts")
+        if set(map(type, found)) <= {str}:
+            return found
         return ["" if w is None else str(w) for w in found]
 
     def matrix(self, key: str, where: Any) -> tuple[NDArray[Any] | None, list[list[Any]] | None]:
@@ -317,6 +320,8 @@ class _Record:
 
         wanted = self.taker.part.sequence
         depths, ranges = self.ints("depths", wanted.depths), self.words("ranges", wanted.ranges)
+        if depths is None and ranges is None and not attention:
+            return found
         for key, given in (("depths", depths), ("ranges", ranges)):
             if given is not None and len(given) != found.rows:
                 raise self.wrong(key, f"has {len(given):,} entries for {found.rows:,} rows")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -167,9 +168,9 @@ def _each(steps: tuple[Step, ...], value: Any, captured: Mapping[str, str]) -> A
         step = steps[0]
         try:
             if step.kind == "index":
-                return [entry[step.index] for entry in value]
+                return list(map(itemgetter(step.index), value))
             if step.kind == "name" and "{" not in step.name:
-                return [entry[step.name] for entry in value]
+                return list(map(itemgetter(step.name), value))
         except (KeyError, IndexError, TypeError):
             pass
     out = [_walk(steps, entry, captured) for entry in value]

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,8 @@ def sequence(
     top = _top(pieces, lse)
     texts: tuple[str, ...] | None = None
     if any(p.texts is not None for p in pieces):
-        texts = tuple(
-            t for p in pieces for t in (p.texts if p.texts is not None else [""] * len(p.positions))
-        )
+        empty = [p.texts if p.texts is not None else [""] * len(p.positions) for p in pieces]
+        texts = tuple(chain.from_iterable(empty))
     if order is not None:
         positions, tokens = positions[order], tokens[order]
         chosen = None if chosen is None else chosen[order]

@@ -8,14 +8,15 @@ token_logprobs[], top_logprobs[], token_ids[]}`` (completions), ``logprobs[]`` a
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
-from verify.runs.adapters.tokens import Token, from_tokens, id_in, piece
-from verify.runs.jsonio import Counts, identifiers, number, numbers, records
+from verify.runs.adapters.tokens import Columns, Tops, ids_in, of, padded, piece
+from verify.runs.jsonio import Counts, identifiers, numbers, records
 from verify.runs.rows import RELATIVE, Conversations, Piece, sequence
 from verify.runs.sequence import UNKNOWN, Ints, Sequence
 
@@ -160,44 +161,45 @@ def _lists(
     count = min(len(texts), len(chosen))
     if len(texts) != len(chosen):
         counts["length_mismatches"] = abs(len(texts) - len(chosen))
-    rows = _dicts(tops, count, counts) if isinstance(tops, list) and tops else [[] for _ in range(count)]
-    words = [str(t) for t in texts[:count]]
-    found = from_tokens(
-        answer_positions(1 if echoed else prompt_length, count),
-        [Token(id_in(t), t, float(v)) for t, v in zip(words, chosen, strict=False)],
-        trimmed(rows, words),
-    )
+    words = [t if type(t) is str else str(t) for t in texts[:count]]
+    top = dicts(tops[:count], words, counts) if isinstance(tops, list) and any(tops) else None
+    positions = answer_positions(1 if echoed else prompt_length, count)
+    found = of(positions, Columns(ids_in(words), words, chosen[:count]), top)
     ids = choice.get("token_ids") or given.get("token_ids")
-    if echoed:
-        return found
-    return with_ids(found, ids, counts)
+    return found if echoed else with_ids(found, ids, counts)
 
 
-def _dicts(tops: list[Any], count: int, counts: Counts) -> list[list[Token]]:
-    """Rows of ``{text: value}``."""
-    rows: list[list[Token]] = []
-    for i in range(count):
-        row = tops[i] if i < len(tops) else None
-        if row is None:
-            rows.append([])
-        elif isinstance(row, dict):
-            rows.append([Token(id_in(k), k, number(v, counts)) for k, v in row.items()])
-        else:
+def dicts(tops: list[Any], chosen: list[str], counts: Counts) -> Tops:
+    """Top entries of rows ``{text: value}``.
+
+    Rows have k entries, and one more where the chosen token is not among the k most likely: that one is taken out.
+    """
+    tops = [*tops, *[None] * (len(chosen) - len(tops))]
+    for i, row in enumerate(tops):
+        if row is not None and type(row) is not dict:
             raise ValueError(f"top_logprobs, row {i} is no object")
-    return rows
-
-
-def trimmed(rows: list[list[Token]], chosen: list[str]) -> list[list[Token]]:
-    """Rows of k top entries: where a row has one more, the chosen token that is not among the k, that one is taken out."""
-    lengths = [len(row) for row in rows if row]
-    least = min(lengths, default=0)
-    out: list[list[Token]] = []
-    for row, text in zip(rows, chosen, strict=True):
-        ordered = sorted(row, key=lambda t: -t.value if t.value == t.value else np.inf)
-        if len(row) == least + 1 and ordered[-1].text == text:
-            ordered.pop()
-        out.append(ordered)
-    return out
-
-
-__all__ = ["UNKNOWN", "about", "answered", "choices", "prompt_of", "read", "with_ids"]
+    rows: list[dict[str, Any]] = [row or {} for row in tops]
+    lengths = list(map(len, rows))
+    texts = list(chain.from_iterable(rows))
+    try:
+        values = numbers(list(chain.from_iterable(row.values() for row in rows)), counts)
+    except ValueError as error:
+        raise ValueError(f"top_logprobs, {error}") from None
+    ids, wanted = ids_in(texts), ids_in(chosen)
+    known = bool((ids != UNKNOWN).all() and (wanted != UNKNOWN).all())
+    found = padded(lengths, ids, values, None if known else texts)
+    sizes = np.array(lengths, np.int64)
+    least = int(sizes[sizes > 0].min(initial=1 << 30))
+    more = np.nonzero(sizes == least + 1)[0]
+    if sizes.max(initial=0) != least + 1:
+        return found
+    named = found.texts
+    for i in more.tolist():
+        same = found.ids[i, least] == wanted[i] if named is None else named[i][least] == chosen[i]
+        if same:
+            found.ids[i, least], found.values[i, least] = UNKNOWN, np.nan
+            if named is not None:
+                named[i].pop()
+    if (found.ids[:, least] == UNKNOWN).all() and np.isnan(found.values[:, least]).all():
+        return Tops(found.ids[:, :least], found.values[:, :least], named)
+    return found

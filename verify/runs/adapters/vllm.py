@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import numpy as np
 
 from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
 from verify.runs.adapters.openai import about, answered, choices, prompt_of
-from verify.runs.jsonio import Counts, identifiers, number, records
-from verify.runs.rows import RELATIVE, Conversations, Piece, ragged, sequence
+from verify.runs.adapters.tokens import padded
+from verify.runs.jsonio import Counts, identifiers, numbers, records
+from verify.runs.rows import RELATIVE, Conversations, Piece, sequence
 from verify.runs.sequence import UNKNOWN, Floats, Ints, Sequence
 
 CLAMP = -9999.0
@@ -132,39 +133,34 @@ def _rows(rows: list[Any], tokens: Ints, counts: Counts, what: str) -> tuple[Flo
 
     A row of k top entries has one more where the chosen token is not among them: its rank tells.
     """
-    chosen = np.full(len(rows), np.nan)
-    tops: list[list[tuple[int, float]]] = []
     for i, row in enumerate(rows):
-        top: list[tuple[float, int, float]] = []
-        if row is None:
-            counts["null_values"] = counts.get("null_values", 0) + 1
-            tops.append([])
-            continue
-        if not isinstance(row, dict):
+        if row is not None and type(row) is not dict:
             raise ValueError(f"{what}, row {i} is no object")
-        wanted = int(tokens[i])
-        for key, entry in row.items():
-            if not key.isdecimal() or len(key) > 12:
-                raise ValueError(f"{what}, row {i}: key {key[:40]!r} is no token id")
-            token = int(key)
-            rank: Any = None
-            try:
-                if type(entry) is dict:
-                    value, rank = entry.get("logprob"), entry.get("rank")
-                    value = value if type(value) is float else number(value, counts)
-                else:
-                    value = number(entry, counts)
-            except ValueError as error:
-                raise ValueError(f"{what}, row {i}, token {token} {error}") from None
-            if token == wanted:
-                chosen[i] = value
-                if type(rank) is int and rank >= len(row):
-                    continue
-            top.append((-value if value == value else math.inf, token, value))
-        top.sort()
-        tops.append([(t, v) for _, t, v in top])
-    ids, values = ragged(tops)
-    return chosen, ids, values
+    missing = rows.count(None)
+    if missing:
+        counts["null_values"] = counts.get("null_values", 0) + missing
+    taken: list[dict[str, Any]] = [row or {} for row in rows]
+    lengths = np.array(list(map(len, taken)), np.int64)
+    keys = list(chain.from_iterable(taken))
+    entries: list[Any] = list(chain.from_iterable(row.values() for row in taken))
+    ranks: list[Any] | None = None
+    if set(map(type, entries)) == {dict}:
+        ranks = [e.get("rank") for e in entries]
+        entries = [e.get("logprob") for e in entries]
+    try:
+        ids, values = identifiers(list(map(int, keys))), numbers(entries, counts)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{what}, {error}") from None
+    row_of = np.repeat(np.arange(len(taken)), lengths)
+    own = ids == tokens[row_of]
+    chosen = np.full(len(rows), np.nan)
+    chosen[row_of[own]] = values[own]
+    if ranks is not None and set(map(type, ranks)) == {int}:
+        keep = ~(own & (np.array(ranks) >= lengths[row_of]))
+        ids, values = ids[keep], values[keep]
+        lengths = np.bincount(row_of[keep], minlength=len(taken))
+    top = padded(lengths.tolist(), ids, values, None)
+    return chosen, top.ids, top.values
 
 
 def _served(choice: dict[str, Json], length: int | None, counts: Counts) -> Piece | None:
