@@ -1,0 +1,253 @@
+"""Candidates ranked by the distances of their predictions, whatever was predicted: the verdict and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.errors import InputError
+from verify.identify.likelihood import (
+    BEYOND,
+    DISTURBED,
+    Distances,
+    bin_of,
+    log_likelihood,
+    log_likelihood_of_none,
+    pooled,
+    positions_needed,
+    posteriors,
+)
+
+#: Log-likelihood in nats by which the first must lead to be named: e**5 is about 150 to 1.
+LEAD = 5.0
+
+
+@dataclass(frozen=True)
+class First:
+    """The first element that differs: where it stands, and both values with their bits."""
+
+    observation: str
+    site: str
+    index: dict[str, int]
+    captured: str
+    predicted: str
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{axis} {i}" for axis, i in self.index.items())
+        return f"{self.site} of {self.observation}, {where}: captured {self.captured}, predicted {self.predicted}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A candidate that cannot have made the capture, or is not described for it, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One class of candidates against the capture.
+
+    Attributes:
+        names: of the candidates that are one program here.
+        elements, exact: how many numbers were compared, and how many have equal bits (NaN payloads aside).
+        distances: ``[positions]``, see `verify.identify.likelihood`.
+        first: the first number that differs, None if all agree.
+    """
+
+    names: tuple[str, ...]
+    elements: int
+    exact: int
+    distances: Distances
+    first: First | None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One class of candidates in the ranking.
+
+    Attributes:
+        names: candidates that are the same program with the same partition here, so equal by proof.
+        exact_share: share of captured numbers with the predicted bits; ``exact_positions`` of ``positions``.
+        log_likelihood: in nats; ``posterior`` under equal priors, "none of the candidates" included.
+        largest: largest ULP distance, None if NaN or infinity stood against a number somewhere.
+        histogram: positions by largest distance: [low, high, count].
+        first: the first number that differs.
+    """
+
+    names: tuple[str, ...]
+    exact_share: float
+    exact_positions: int
+    positions: int
+    log_likelihood: float
+    posterior: float
+    largest: int | None
+    histogram: tuple[tuple[int, int, int], ...]
+    first: First | None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two classes (numbers in the ranking): the share of positions in which their predictions differ, and how many
+    positions of this kind tell them apart with an error of 1 % (None: they never differ here).
+    """
+
+    left: int
+    right: int
+    share: float
+    needed: int | None
+    confused: float
+
+
+@dataclass(frozen=True)
+class Identification:
+    """What `identify` finds.
+
+    Attributes:
+        verdict: one sentence.
+        kind: named | consistent | ambiguous | none.
+        ranking: best first.
+        none_log_likelihood, none_posterior: of "none of the candidates".
+        e: share of positions taken to be disturbed, and where it comes from.
+        confusion: every pair of classes.
+        foreign: a sentence where the captured output is not a function of the captured inputs.
+        refused: candidates that could not be tried.
+        ambiguous: numbers of the classes that this capture does not tell apart from the first.
+    """
+
+    verdict: str
+    kind: str
+    ranking: tuple[Ranked, ...]
+    none_log_likelihood: float
+    none_posterior: float
+    e: float
+    e_source: str
+    confusion: tuple[Apart, ...]
+    foreign: str
+    refused: tuple[Refused, ...]
+    ambiguous: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def check_share(e: float | None) -> float:
+    """The share of disturbed positions: ``e``, or the usual one.
+
+    Raises:
+        InputError: it is no share.
+    """
+    if e is None:
+        return DISTURBED
+    if not 0.0 < e < 1.0:
+        raise InputError(f"{e} is not between 0 and 1", place="e", remedy="give a share of positions")
+    return e
+
+
+def rank(
+    judged: Sequence[Judged],
+    apart: Callable[[int, int], NDArray[np.bool_]],
+    *,
+    e: float | None = None,
+    foreign: str = "",
+    refused: Sequence[Refused] = (),
+    consistent: bool = False,
+) -> Identification:
+    """Rank candidates: by share of exact numbers, then by log-likelihood.
+
+    Args:
+        judged: distinct candidates.
+        apart: by two indices into ``judged``: ``[positions]``, whether the two predictions differ.
+        e: share of positions that repeats of the capture disagree in; None: the usual 1e-3.
+        foreign: why no candidate can be right, if that is known.
+        refused: candidates that could not be tried.
+        consistent: whether the prediction leaves something out, so that a fit is "consistent with" and names nothing.
+
+    Raises:
+        InputError: every candidate was refused, or ``e`` is no share.
+    """
+    share = check_share(e)
+    if not judged:
+        why = f"{refused[0].name}: {refused[0].why}" if refused else "there are none"
+        raise InputError(
+            f"no candidate can be tried; {why}",
+            place="candidates",
+            remedy="name candidates that take these shapes and formats",
+        )
+    h = pooled([j.distances for j in judged])
+    found = [log_likelihood(j.distances, h, share) for j in judged]
+    order = sorted(range(len(judged)), key=lambda i: (-judged[i].exact / judged[i].elements, -found[i]))
+    none = log_likelihood_of_none(judged[order[0]].distances, h)
+    chances = posteriors([*(found[i] for i in order), none])
+    ranking = tuple(_ranked(judged[i], found[i], p) for i, p in zip(order, chances, strict=False))
+    confusion = _confusion(order, apart)
+    alike = tuple(
+        p.right for p in confusion if p.left == 0 and found[order[0]] - found[order[p.right]] < LEAD
+    )
+    kind, verdict = _verdict(ranking, found[order[0]], none, alike, foreign, consistent)
+    source = "the usual 1e-3" if e is None else "given, or from repeats"
+    return Identification(
+        verdict, kind, ranking, none, chances[-1], share, source, confusion, foreign, tuple(refused), alike
+    )
+
+
+def _ranked(fit: Judged, likelihood: float, chance: float) -> Ranked:
+    d = fit.distances
+    bins, counts = np.unique(bin_of(d), return_counts=True)
+    spans = [(0, 0), (1, 1), *((2 ** (k - 2) + 1, 2 ** (k - 1)) for k in range(2, 65)), (BEYOND, BEYOND)]
+    return Ranked(
+        names=fit.names,
+        exact_share=fit.exact / fit.elements,
+        exact_positions=int((d == 0).sum()),
+        positions=len(d),
+        log_likelihood=likelihood,
+        posterior=chance,
+        largest=None if (d == BEYOND).any() else int(d.max()),
+        histogram=tuple((*spans[b], int(n)) for b, n in zip(bins, counts, strict=True)),
+        first=fit.first,
+    )
+
+
+def _confusion(order: Sequence[int], apart: Callable[[int, int], NDArray[np.bool_]]) -> tuple[Apart, ...]:
+    pairs: list[Apart] = []
+    for i in range(len(order)):
+        for j in range(i + 1, len(order)):
+            differs = apart(order[i], order[j])
+            share = float(differs.mean())
+            pairs.append(Apart(i, j, share, positions_needed(share), float((1.0 - share) ** len(differs))))
+    return tuple(pairs)
+
+
+def _verdict(
+    ranking: Sequence[Ranked],
+    first: float,
+    none: float,
+    alike: Sequence[int],
+    foreign: str,
+    consistent: bool,
+) -> tuple[str, str]:
+    best = ranking[0]
+    name = " = ".join(best.names[:3]) + (f" and {len(best.names) - 3} more" if len(best.names) > 3 else "")
+    share = f"{best.exact_positions:,} of {best.positions:,} positions bit-exact"
+    if foreign:
+        return "none", f"none of the candidates: {foreign}"
+    if none >= first:
+        return "none", f"none of the candidates; the nearest is {name}, with {share}"
+    if first - none < LEAD:
+        return (
+            "ambiguous",
+            f"{name} fits ({share}), but so few positions do not rule out that none of the candidates is right",
+        )
+    if alike:
+        others = ", ".join(ranking[i].names[0] for i in alike[:4]) + (" ..." if len(alike) > 4 else "")
+        return "ambiguous", f"{name} ({share}); this capture does not tell it from {others}"
+    if consistent:
+        return "consistent", f"consistent with {name}: {share}"
+    exactly = "bit-exact with" if best.exact_share == 1.0 else "closest to"
+    return "named", f"{exactly} {name}: {share}"
