@@ -39,7 +39,6 @@ MAX_TOKENS = 6
 #: Choices of levels that are tabulated.
 MAX_CHOICES = 4096
 RLIMIT = 400_000_000
-SECONDS = 60.0
 #: Levels of scores that are tried if none are given: weights of 1, just above 1/2, and just above a midpoint of two bf16
 #: numbers near 1/4. Relative to the second level, the third one is no longer above a midpoint.
 LEVELS = (0.0, -0.692903069732418, -1.382151609876706)
@@ -50,10 +49,12 @@ class Finding:
     """The answer of a solver.
 
     Attributes:
-        status: ``sat``, ``unsat`` or ``unknown`` (out of resources).
+        status: ``sat``, ``unsat`` or ``unknown`` (out of resources, or of time).
         solver: which one.
         scores, values: of a model, float32 ``[token]``.
         distance: integer distance of the outputs that the scalar oracle computes from them.
+        cut: whether wall time ended the query: another run may have another answer.
+        units: Z3's resource units that it took.
     """
 
     status: Literal["sat", "unsat", "unknown"]
@@ -61,6 +62,8 @@ class Finding:
     scores: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     distance: int | None = None
+    cut: bool = False
+    units: int = 0
 
 
 def find(
@@ -75,7 +78,7 @@ def find(
     signed: bool = False,
     solver: str = "z3",
     rlimit: int = RLIMIT,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
 ) -> Finding:
     """Scores and values whose outputs on both sides are at least ``k`` apart.
 
@@ -119,13 +122,13 @@ def find(
     s.require(s.logic("or", [s.at_most(s.plus(x, far), y) for x, y in (words, words[::-1])]))
     status = s.check()
     if status != "sat":
-        return Finding("unsat" if status == "unsat" else "unknown", solver)
+        return Finding("unsat" if status == "unsat" else "unknown", solver, cut=s.cut, units=s.units)
     row, values = state.model()
     stored = [x.evaluate(row, values) for x in sides]
     distance = int(ulp_distance(np.array([stored[0]]), np.array([stored[1]]), fmt)[0])
     if distance < k:
         raise AssertionError(f"a model of {solver} is {distance} apart by the oracle, not {k}: report it")
-    return Finding("sat", solver, row.astype(np.float32), values.astype(np.float32), distance)
+    return Finding("sat", solver, row.astype(np.float32), values.astype(np.float32), distance, units=s.units)
 
 
 def _choices(tokens: int, levels: Sequence[float], scores: Sequence[float] | None) -> NDArray[np.float64]:

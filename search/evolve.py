@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from search.meter import OverBudgetError
 from search.space import Inputs, Space
 from search.target import Measured, Target
 
 Progress = Callable[[int, float], None]
 """Called with evaluations so far and the best objective so far."""
+#: Gain that counts against `evolve`'s patience, relative.
+GAIN = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +33,14 @@ class Found:
         score: its objective; -inf where nothing feasible was found.
         evaluations: candidates evaluated.
         cut: whether wall time ended the search before its budget.
+        measured: the evaluation of ``inputs``, where it is at hand.
     """
 
     inputs: Inputs
     score: float
     evaluations: int
     cut: bool = False
+    measured: Measured | None = None
 
 
 def evolve(
@@ -46,6 +51,7 @@ def evolve(
     evaluations: int,
     wall: float = math.inf,
     until: float = math.inf,
+    patience: float = math.inf,
     parents: int = 32,
     children: int = 128,
     progress: Progress | None = None,
@@ -56,9 +62,10 @@ def evolve(
         target: what is searched for.
         start: candidates to begin with; None: random ones.
         seed: seed of every random choice.
-        evaluations: budget.
+        evaluations: budget, at least 1.
         wall: seconds after which it stops, whatever the budget.
         until: objective at which it stops.
+        patience: evaluations that have to gain `GAIN` of the objective, or it stops.
         parents: size of the population.
         children: candidates of one generation.
         progress: called after each generation.
@@ -70,21 +77,32 @@ def evolve(
     begin = time.monotonic()
     first = target.evaluations
     inputs = random_inputs(target, rng, parents) if start is None else _filled(start, target, rng, parents)
-    population = _best(target.measure(inputs), parents)
+    population = _best(target.measure(inputs.pick(slice(0, evaluations))), parents)
     cut = False
+    since, known = target.evaluations, float(population.key.max())
     while target.evaluations - first < evaluations and population.key.max() < until:
         if time.monotonic() - begin > wall:
             cut = True
             break
-        count = min(children, max(1, evaluations - (target.evaluations - first)))
+        count = min(children, evaluations - (target.evaluations - first))
         child = mutate(population.inputs, target, rng, count)
-        both = _joined(population, target.measure(child))
-        population = _best(both, parents)
+        try:
+            measured = target.measure(child)
+        except OverBudgetError as error:
+            cut = error.time
+            break
+        population = _best(_joined(population, measured), parents)
         if progress is not None:
             progress(target.evaluations - first, float(population.key.max()))
+        if population.key.max() > known + GAIN * abs(known):
+            since, known = target.evaluations, float(population.key.max())
+        elif target.evaluations - since >= patience:
+            break
     best = population.best
     score = float(population.score[best]) if population.violation[best] <= 0 else -math.inf
-    return Found(population.inputs.pick([best]), score, target.evaluations - first, cut)
+    return Found(
+        population.inputs.pick([best]), score, target.evaluations - first, cut, population.pick(best)
+    )
 
 
 def random_inputs(target: Target, rng: np.random.Generator, count: int) -> Inputs:

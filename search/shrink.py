@@ -9,13 +9,14 @@ in an answer is evaluated whole before it counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.meter import OverBudgetError
 from search.objective import integer_distances
 from search.places import DOMAIN, F32, Tokens, filled, lengths, placements, signed
 from search.simplify import simplified
@@ -102,20 +103,27 @@ class _State:
 
     target: Target
     goal: Goal
-    limit: int
     rng: np.random.Generator
     whole: Inputs
     live: Tokens
     measured: Measured
     stages: list[Stage] = field(default_factory=list[Stage])
 
+    #: Target, input and live tokens of ``measured``.
+    known: tuple[Target, Inputs, Tokens] = field(init=False)
     # The domain.
     domain: Tokens = field(init=False)
     cut: Target = field(init=False)
     exhausted: bool = False
 
     def __post_init__(self) -> None:
+        self.keep(self.measured)
         self.enter()
+
+    def keep(self, measured: Measured) -> None:
+        """The input was evaluated whole, and meets the goal."""
+        self.measured = measured
+        self.known = self.target, self.whole, self.live
 
     def note(self, name: str) -> None:
         self.stages.append(
@@ -144,22 +152,36 @@ class _State:
         return np.searchsorted(self.domain, self.live)
 
     def left(self) -> int:
-        return self.limit - self.target.evaluations
+        return int(min(self.target.meter.left, 1 << 62))
+
+    def run(self, name: str, stage: Callable[[], None]) -> None:
+        """One stage; where the budget ends it, what was last known to meet the goal is kept."""
+        try:
+            stage()
+        except OverBudgetError:
+            self.exhausted = True
+            self.target, self.whole, self.live = self.known
+            self.enter()
+        self.note(name)
 
     def tell(self, candidates: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Whether candidates of the domain meet the goal, and their objectives."""
         met: list[NDArray[np.bool_]] = []
         score: list[NDArray[np.float64]] = []
         for begin in range(0, candidates.count, ROWS):
-            if self.left() <= 0:
+            rows = candidates.pick(slice(begin, begin + ROWS))
+            done = 0
+            if self.left() > 0:
+                measured = self.cut.measure(rows)
+                done = measured.inputs.count
+                met.append(self.goal.met(measured))
+                score.append(measured.score)
+            if done < rows.count:
                 self.exhausted = True
-                rest = candidates.count - begin
+                rest = candidates.count - begin - done
                 met.append(np.zeros(rest, np.bool_))
                 score.append(np.full(rest, -math.inf))
                 break
-            measured = self.cut.measure(candidates.pick(slice(begin, begin + ROWS)))
-            met.append(self.goal.met(measured))
-            score.append(measured.score)
         return np.concatenate(met), np.concatenate(score)
 
     def accept(self, candidate: Inputs, live: Tokens) -> bool:
@@ -170,7 +192,8 @@ class _State:
         measured = self.target.measure(whole)
         if not self.goal.met(measured)[0]:
             return False
-        self.whole, self.live, self.measured = whole, live, measured
+        self.whole, self.live = whole, live
+        self.keep(measured)
         if 2 * len(live) <= len(self.domain) > DOMAIN:
             self.enter()
         return True
@@ -267,12 +290,17 @@ class _State:
         if self.settle(self.target, tokens, tokens):
             measured = self.target.measure(self.whole)
             if self.goal.met(measured)[0]:
-                self.measured = measured
+                self.keep(measured)
                 self.enter()
             else:
                 self.whole, self.live = before
 
     def fewest_weights(self) -> None:
+        """One of tokens that are alike, then delta debugging over the live tokens."""
+        self.one_of_each()
+        self.debug()
+
+    def debug(self) -> None:
         """Delta debugging over the live tokens."""
         pieces = 2
         least = 1 if self.target.space.base is None else 0
@@ -293,7 +321,7 @@ class _State:
         if 3 <= len(self.live) <= PAIRS and self.left() > 0:
             pairs = [np.array(p) for p in combinations(range(len(self.live)), 2)]
             if self.drop(pairs):
-                self.fewest_weights()
+                self.debug()
 
     # -- fewest tokens --------------------------------------------------------------------------------------------
 
@@ -320,7 +348,7 @@ class _State:
                 break
             measured = self.target.measure(self.whole)
             if self.goal.met(measured)[0]:
-                self.measured = measured
+                self.keep(measured)
                 break
         self.enter()
 
@@ -332,7 +360,7 @@ class _State:
             )
         except UlpscopeError:
             return False  # a side does not run at this length
-        target._count = self.target._count  # pyright: ignore[reportPrivateUsage]
+        target.share(self.target)
         where = placements(self.target.geometry, self.live, target.geometry, self.rng)
         return any(self.settle(target, self.live, places) for places in where)
 
@@ -370,7 +398,7 @@ def shrink(
         target: what it is an input of, not cut.
         inputs: one candidate with every token.
         keep: what must be kept; None: the integer distance that it has, or its objective where that is 0.
-        evaluations: budget.
+        evaluations: budget, at least 1.
         seed: seed of every random choice.
 
     Returns:
@@ -382,6 +410,11 @@ def shrink(
     if inputs.count != 1:
         raise InputError(f"{inputs.count} candidates", place="inputs", remedy="give one")
     begin = target.evaluations
+    with target.meter.within(begin + evaluations, None):
+        return _shrunk(target, inputs, keep, seed, begin)
+
+
+def _shrunk(target: Target, inputs: Inputs, keep: Goal | None, seed: int, begin: int) -> Shrunk:
     measured = target.measure(inputs)
     if keep is None:
         least = min(int(d[0]) for d in integer_distances(measured.outputs).values())
@@ -393,15 +426,11 @@ def shrink(
             remedy="ask for less, or give another input",
         )
     rng = np.random.default_rng(np.random.SeedSequence(seed))
-    state = _State(target, keep, begin + evaluations, rng, inputs, _support(target, inputs), measured)
+    state = _State(target, keep, rng, inputs, _support(target, inputs), measured)
     state.note("given")
-    state.one_of_each()
-    state.fewest_weights()
-    state.note("fewest tokens of non-zero weight")
-    state.fewest_tokens()
-    state.note("fewest tokens")
-    _simplest(state)
-    state.note("simplest values")
+    state.run("fewest tokens of non-zero weight", state.fewest_weights)
+    state.run("fewest tokens", state.fewest_tokens)
+    state.run("simplest values", lambda: _simplest(state))
     return Shrunk(
         target=state.target,
         inputs=state.whole,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from search.resources import Resources, units
 from specs.errors import UnsupportedError
 from specs.formats import Format
 
 Term = Any
+#: Wall-time limit of Bitwuzla, where none is given.
+SECONDS = 60.0
 
 
 class TermSolver(Protocol):
@@ -74,6 +78,16 @@ class TermSolver(Protocol):
         """The bits of ``word`` in the model."""
         ...
 
+    @property
+    def cut(self) -> bool:
+        """Whether wall time ended the query."""
+        ...
+
+    @property
+    def units(self) -> int:
+        """What the query took, in Z3's resource units; 0 where they are not counted."""
+        ...
+
 
 def field_bits(fmt: Format) -> int:
     """Bits of the exponent field.
@@ -90,19 +104,19 @@ def field_bits(fmt: Format) -> int:
     return fmt.bits - fmt.p
 
 
-def make_solver(name: str, *, rlimit: int, seconds: float) -> TermSolver:
+def make_solver(name: str, *, rlimit: int, seconds: float | None) -> TermSolver:
     """The solver ``z3`` or ``bitwuzla``.
 
     Args:
         name: which.
-        rlimit: resources of Z3: the same answer on every machine.
-        seconds: wall-time limit of Bitwuzla, which counts nothing else.
+        rlimit: resources of Z3: the same answer on every machine, whatever was solved before.
+        seconds: wall-time limit. None: none for Z3, `SECONDS` for Bitwuzla, which counts nothing else.
 
     Raises:
         UnsupportedError: no such solver, or Bitwuzla is not installed.
     """
     if name == "z3":
-        return _Z3(rlimit)
+        return _Z3(rlimit, seconds)
     if name == "bitwuzla":
         try:
             import bitwuzla  # pyright: ignore[reportMissingImports, reportUnusedImport]  # noqa: F401
@@ -112,56 +126,59 @@ def make_solver(name: str, *, rlimit: int, seconds: float) -> TermSolver:
                 place="--solver",
                 remedy="pip install 'ulpscope[bitwuzla]', or use z3",
             ) from None
-        return _Bitwuzla(seconds)
+        return _Bitwuzla(SECONDS if seconds is None else seconds)
     raise UnsupportedError(f"no solver '{name}'", place="--solver", remedy="use z3 or bitwuzla")
 
 
 class _Z3:
-    """Terms of the main context: the floating-point functions of Z3's Python interface know no other."""
+    """Terms of a context of its own, so that neither the answer nor what it takes depends on queries before it."""
 
-    def __init__(self, rlimit: int) -> None:
+    def __init__(self, rlimit: int, seconds: float | None) -> None:
         import z3
 
         self.z3: Any = z3
-        self.solver: Any = self.z3.SolverFor("QF_BVFP")
-        self.solver.set("rlimit", rlimit)
-        self.mode: Any = self.z3.RNE()
+        self.context: Any = z3.Context()
+        self.solver: Any = self.z3.SolverFor("QF_BVFP", ctx=self.context)
+        self.solver.set("random_seed", 0)
+        self.mode: Any = self.z3.RNE(self.context)
+        self.rlimit = rlimit
+        self.resources = Resources(rlimit, None if seconds is None else time.monotonic() + seconds)
 
     def _sort(self, fmt: Format) -> Any:
-        return self.z3.FPSort(field_bits(fmt), fmt.p)
+        return self.z3.FPSort(field_bits(fmt), fmt.p, self.context)
 
     def word(self, name: str, bits: int) -> Term:
-        return self.z3.BitVec(name, bits)
+        return self.z3.BitVec(name, bits, self.context)
 
     def number(self, word: Term, fmt: Format) -> Term:
-        return self.z3.fpBVToFP(word, self._sort(fmt))
+        return self.z3.fpBVToFP(word, self._sort(fmt), self.context)
 
     def constant(self, bits: int, width: int) -> Term:
-        return self.z3.BitVecVal(bits, width)
+        return self.z3.BitVecVal(bits, width, self.context)
 
     def arithmetic(self, op: str, args: Sequence[Term]) -> Term:
         z3, rm = self.z3, self.mode
         match op:
             case "neg":
-                return z3.fpNeg(args[0])
+                return z3.fpNeg(args[0], self.context)
             case "abs":
-                return z3.fpAbs(args[0])
+                return z3.fpAbs(args[0], self.context)
             case "fma":
-                return z3.fpFMA(rm, *args)
+                return z3.fpFMA(rm, *args, self.context)
             case _:
                 make = {"+": z3.fpAdd, "-": z3.fpSub, "*": z3.fpMul, "/": z3.fpDiv}[op]
-                return make(rm, *args)
+                return make(rm, *args, self.context)
 
     def cast(self, x: Term, fmt: Format) -> Term:
-        return self.z3.fpFPToFP(self.mode, x, self._sort(fmt))
+        return self.z3.fpFPToFP(self.mode, x, self._sort(fmt), self.context)
 
     def compare(self, op: str, a: Term, b: Term) -> Term:
         z3 = self.z3
         table = {"<": z3.fpLT, "<=": z3.fpLEQ, ">": z3.fpGT, ">=": z3.fpGEQ, "==": z3.fpEQ, "!=": z3.fpNEQ}
-        return table[op](a, b)
+        return table[op](a, b, self.context)
 
     def is_nan(self, x: Term) -> Term:
-        return self.z3.fpIsNaN(x)
+        return self.z3.fpIsNaN(x, self.context)
 
     def logic(self, op: str, args: Sequence[Term]) -> Term:
         z3 = self.z3
@@ -183,7 +200,15 @@ class _Z3:
         self.solver.add(condition)
 
     def check(self) -> str:
-        return str(self.solver.check())
+        return self.resources.check(self.solver, self.rlimit)
+
+    @property
+    def cut(self) -> bool:
+        return self.resources.cut
+
+    @property
+    def units(self) -> int:
+        return units(self.solver)
 
     def found(self, word: Term) -> int:
         return int(self.solver.model().eval(word, model_completion=True).as_long())
@@ -200,6 +225,7 @@ class _Bitwuzla:
         options.set(b.Option.PRODUCE_MODELS, True)
         options.set(b.Option.TIME_LIMIT_PER, max(1, int(1000 * seconds)))
         self.solver: Any = b.Bitwuzla(self.terms, options)
+        self.seconds, self.cut, self.units = seconds, False, 0
         self.mode: Any = self.terms.mk_rm_value(b.RoundingMode.RNE)
 
     def _make(self, kind: str, args: Sequence[Term], indices: Sequence[int] = ()) -> Term:
@@ -251,7 +277,10 @@ class _Bitwuzla:
         self.solver.assert_formula(condition)
 
     def check(self) -> str:
-        return str(self.solver.check_sat()).rpartition(".")[2].lower()
+        begin = time.monotonic()
+        status = str(self.solver.check_sat()).rpartition(".")[2].lower()
+        self.cut = status == "unknown" and time.monotonic() - begin >= self.seconds
+        return status
 
     def found(self, word: Term) -> int:
         return int(self.solver.get_value(word).value(2), 2)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from search.compact import Geometry, compactable
 from search.evaluate import Evaluator, Outputs, on_grid
+from search.meter import Meter
 from search.objective import Objective, violation
 from search.sides import Side
 from search.space import Inputs, Space
@@ -47,6 +48,12 @@ class Measured:
         """The number of the best candidate."""
         return int(self.key.argmax())
 
+    def pick(self, i: int) -> Measured:
+        """Candidate ``i`` alone."""
+        some = slice(i, i + 1)
+        outputs = tuple(Outputs(o.before[some], o.stored[some], o.format) for o in self.outputs)
+        return Measured(self.inputs.pick([i]), self.score[some], self.violation[some], outputs)
+
 
 class Target:
     """What is searched for.
@@ -57,7 +64,7 @@ class Target:
         objective: what is maximised.
 
     Attributes:
-        evaluations: candidates evaluated so far, by this target and by those cut from it.
+        meter: counts what is evaluated, by this target and by those cut from it, and keeps to a budget.
 
     Raises:
         InputError: fewer than two sides, or their outputs differ in format.
@@ -76,7 +83,7 @@ class Target:
         self.compactable = space.kind == "scores" and all(compactable(e.program) for e in self.evaluators)
         #: Whether the scalar definition computes: see `by_definition`.
         self.scalar = False
-        self._count = [0]
+        self.meter = Meter()
         formats = {str(e.format) for e in self.evaluators}
         if len(formats) > 1:
             raise InputError(
@@ -94,11 +101,11 @@ class Target:
     @property
     def evaluations(self) -> int:
         """Candidates evaluated so far."""
-        return self._count[0]
+        return self.meter.spent
 
     def share(self, other: Target) -> None:
         """Count evaluations together with ``other`` from now on."""
-        self._count = other._count
+        self.meter = other.meter
 
     @property
     def geometry(self) -> Geometry:
@@ -143,11 +150,17 @@ class Target:
         return Inputs(scores, values)
 
     def measure(self, inputs: Inputs) -> Measured:
-        """Evaluate a batch on every side."""
+        """Evaluate a batch on every side: of a batch that is larger than the budget allows, the first ones.
+
+        Raises:
+            OverBudgetError: the budget, or the time, is spent.
+        """
+        inputs = inputs.pick(slice(0, self.meter.granted(inputs.count)))
         whole = inputs if self.compactable else self.expand(inputs)
         outputs = tuple(e.run(whole) for e in self.evaluators)
-        self._count[0] += inputs.count
-        return Measured(inputs, self.objective.score(outputs), violation(inputs, self.space), outputs)
+        measured = Measured(inputs, self.objective.score(outputs), violation(inputs, self.space), outputs)
+        self.meter.note(self, measured)
+        return measured
 
     def stored(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Values rounded to the format of V."""

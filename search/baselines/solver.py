@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from search.baselines.tracking import Tracker, no_base
-from search.bitprecise import MAX_TOKENS, Finding, find
+from search.bitprecise import MAX_TOKENS, RLIMIT, Finding, find
 from search.evolve import Found, Progress
 from search.sides import Side
 from search.space import Inputs
@@ -22,13 +21,19 @@ from specs.writer import to_toml
 
 
 def bit_precise(
-    target: Target, *, seed: int, evaluations: int, wall: float = math.inf, progress: Progress | None = None
+    target: Target,
+    *,
+    seed: int,
+    evaluations: int,
+    wall: float = math.inf,
+    progress: Progress | None = None,
+    rlimit: int = RLIMIT,
 ) -> Found:
     """The largest k for which the solver finds scores and values whose stored outputs are k apart, from 1 upwards.
 
     Scores are free over a few levels, values over the significands of [1, 2) and 0. Each model counts as one evaluation; the
-    seed has no effect. Every query runs in a process of its own: Z3 counts resources, not seconds, so it is killed where
-    wall time ends; and what was solved before does not change what a solver does next.
+    seed has no effect, and all queries together take at most ``rlimit`` of the solver's units. Every query runs in a
+    process of its own, which is killed where wall time ends: Z3 looks at the clock only now and then.
 
     Raises:
         UnsupportedError: too many tokens for it, more than two sides, a construct without an encoding, or a space with an
@@ -45,12 +50,14 @@ def bit_precise(
     tracker = Tracker(target, evaluations, wall, progress)
     a, b = target.sides
     k = 1
-    while tracker.left > 0:
+    while tracker.left > 0 and rlimit > 0:
         remaining = wall - (time.monotonic() - tracker.begin)
-        found = _killed_after(remaining, a, b, k, space.kv_len, space.context, space.cancellation < 1)
+        context = dict(space.context)
+        found = _killed_after(remaining, a, b, k, space.kv_len, context, space.cancellation < 1, rlimit)
         if found is None:
             tracker.cut = True
             break
+        rlimit -= max(1, found.units)
         if found.status != "sat" or found.scores is None or found.values is None:
             break
         tracker.measure(Inputs.one(found.scores, found.values))
@@ -59,7 +66,14 @@ def bit_precise(
 
 
 def _killed_after(
-    seconds: float, a: Side, b: Side, k: int, tokens: int, context: Mapping[str, Any], signed: bool
+    seconds: float,
+    a: Side,
+    b: Side,
+    k: int,
+    tokens: int,
+    context: dict[str, Any],
+    signed: bool,
+    rlimit: int,
 ) -> Finding | None:
     """`search.bitprecise.find` in a fresh process; None where it took longer than ``seconds``.
 
@@ -69,7 +83,7 @@ def _killed_after(
     spawn = multiprocessing.get_context("spawn")
     receive, send = spawn.Pipe(duplex=False)
     process = spawn.Process(
-        target=_find, args=(send, _packed(a), _packed(b), k, tokens, dict(context), signed)
+        target=_find, args=(send, _packed(a), _packed(b), k, tokens, context, signed, rlimit)
     )
     process.start()
     send.close()
@@ -112,10 +126,18 @@ def _unpacked(packed: Packed) -> Side:
 
 
 def _find(
-    send: Connection, a: Packed, b: Packed, k: int, tokens: int, context: dict[str, Any], signed: bool
+    send: Connection,
+    a: Packed,
+    b: Packed,
+    k: int,
+    tokens: int,
+    context: dict[str, Any],
+    signed: bool,
+    rlimit: int,
 ) -> None:
     """Answer one query, or send why not."""
     try:
-        send.send(find(_unpacked(a), _unpacked(b), k, tokens=tokens, context=context, signed=signed))
+        sides = _unpacked(a), _unpacked(b)
+        send.send(find(*sides, k, tokens=tokens, context=context, signed=signed, rlimit=rlimit))
     except UlpscopeError as error:
         send.send((type(error), error.cause, error.place, error.remedy))

@@ -54,7 +54,7 @@ class Tracker:
         self.batch = BATCH if target.space.kv_len <= SHORT else LONG_BATCH
         self.begin = time.monotonic()
         self.spent = 0
-        self.best: Inputs | None = None
+        self.best: Measured | None = None
         self.score = -math.inf
         self.cut = False
 
@@ -74,7 +74,7 @@ class Tracker:
         feasible = np.where(measured.violation <= 0, measured.score, -math.inf)
         i = int(feasible.argmax())
         if feasible[i] > self.score:
-            self.score, self.best = float(feasible[i]), batch.pick([i])
+            self.score, self.best = float(feasible[i]), measured.pick(i)
         if self.progress is not None:
             self.progress(self.spent, self.score)
         return measured
@@ -85,4 +85,5 @@ class Tracker:
         none = Inputs(
             np.zeros((1, tokens), np.float32), np.zeros((1, tokens, self.target.space.dims), np.float32)
         )
-        return Found(none if self.best is None else self.best, self.score, self.spent, self.cut)
+        inputs = none if self.best is None else self.best.inputs
+        return Found(inputs, self.score, self.spent, self.cut, self.best)

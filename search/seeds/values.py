@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from search.resources import Resources
 from specs.errors import InputError
 
 #: Bits that a weight keeps in the solver; what is cut counts as slack in a proof. More bits make it slower.
@@ -157,6 +158,7 @@ def models(
     grid: Grid = BF16,
     rlimit: int = RLIMIT,
     most: int = 64,
+    resources: Resources | None = None,
 ) -> Iterator[Model]:
     """Candidates, one after the other; each is excluded before the next is looked for.
 
@@ -172,6 +174,7 @@ def models(
         grid: values and output format.
         rlimit: solver resources of each query; a query that needs more is passed over.
         most: candidates in one binade and direction.
+        resources: what all queries together may take, of this call and of others; None: no more than ``rlimit`` each.
     """
     merged, members = _merged(classes)
     none = Fraction(0), Fraction(0)
@@ -179,11 +182,12 @@ def models(
     sides: list[Name] = [
         s
         for s in _SIDES
-        if cancellation <= 0 or not _out_of_reach(merged, real, s, cancellation, none, grid, rlimit)
+        if cancellation <= 0
+        or not _out_of_reach(merged, real, s, cancellation, none, grid, rlimit, resources)
     ]
     for binade in binades:
         for raised in sides:
-            system = _System(merged, grid, cancellation, none, rlimit)
+            system = _System(merged, grid, cancellation, none, rlimit, resources=resources)
             system.apart(Fraction(k), binade, raised, stored, margin, strict=True)
             for _ in range(most):
                 if system.check() != "sat":
@@ -283,7 +287,9 @@ class _System:
         *,
         whole: bool = True,
         proof: bool = False,
+        resources: Resources | None = None,
     ) -> None:
+        self.rlimit, self.resources = rlimit, resources
         z3 = _solver()
         self.z3, self.grid, self.context = (
             z3,
@@ -391,6 +397,8 @@ class _System:
 
     def check(self) -> str:
         """``sat``, ``unsat`` or ``unknown``."""
+        if self.resources is not None:
+            return self.resources.check(self.solver, self.rlimit)
         return str(self.solver.check())
 
     def sums(self) -> list[Sums]:
@@ -416,13 +424,14 @@ def _out_of_reach(
     taus: tuple[Fraction, Fraction],
     grid: Grid,
     rlimit: int,
+    resources: Resources | None = None,
 ) -> bool:
     """Whether no real values at all put the continuous indices k apart, in any binade: all of them scale alike."""
-    system = _System(classes, grid, cancellation, taus, rlimit, whole=False)
+    system = _System(classes, grid, cancellation, taus, rlimit, whole=False, resources=resources)
     system.apart(k, 0, raised, False, Fraction(0), strict=False)
     if system.check() != "unsat":
         return False
-    system = _System(classes, grid, cancellation, taus, rlimit, whole=False)
+    system = _System(classes, grid, cancellation, taus, rlimit, whole=False, resources=resources)
     system.solver.add(system.outputs["a" if raised == "b" else "b"] <= 0)  # the lower output is above 0
     return system.check() == "unsat"
 
