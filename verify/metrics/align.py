@@ -8,7 +8,7 @@ only what follows differs. Prompts that differ are never compared. Scores of exa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ class Aligned:
         verified: whether the whole text before the comparable rows is known to be the same.
         alone: positions that only the first, and only the second has.
         duplicates: rows left out of each, at a position that was there already.
+        ordinal: which of the repeats of the conversation, from 0 in their order.
     """
 
     conversation: str
@@ -58,6 +59,7 @@ class Aligned:
     verified: bool
     alone: tuple[int, int]
     duplicates: tuple[int, int]
+    ordinal: int = 0
 
     @property
     def prefix(self) -> int:
@@ -93,7 +95,8 @@ class RunAlignment:
     @property
     def refused(self) -> tuple[tuple[str, str], ...]:
         """Conversations that are not compared, with the reason."""
-        return tuple((s.conversation, s.refused) for s in self.sequences if s.refused is not None)
+        found = ((s.conversation, s.refused) for s in self.sequences if s.refused is not None)
+        return tuple(dict.fromkeys(found))
 
 
 def align_sequences(a: Sequence, b: Sequence, *, independent: bool = False, forced: bool = False) -> Aligned:
@@ -193,9 +196,9 @@ def _prompts(a: Sequence, b: Sequence) -> tuple[str | None, bool]:
 
 
 def align_runs(a: Run, b: Run) -> RunAlignment:
-    """Match the sequences of two runs: conversation by conversation, repeat n with repeat n.
+    """Match the sequences of two runs: conversation by conversation, the n-th repeat of one with the n-th of the other.
 
-    Where no number of a repeat is common, the first of each are matched. Repeats without a partner are counted.
+    Repeats without a partner are counted.
     """
     independent = "scores" in (a.manifest.capture.value_kind, b.manifest.capture.value_kind)
     forced = a.manifest.capture.teacher_forced is True and b.manifest.capture.teacher_forced is True
@@ -206,9 +209,10 @@ def align_runs(a: Run, b: Run) -> RunAlignment:
         other = right.get(name)
         if other is None:
             continue
-        common = [r for r in mine if r in other]
-        pairs = [(mine[r], other[r]) for r in common] or [(mine[min(mine)], other[min(other)])]
-        found += [align_sequences(x, y, independent=independent, forced=forced) for x, y in pairs]
+        pairs = list(zip(mine, other, strict=False))
+        for ordinal, (x, y) in enumerate(pairs):
+            one = align_sequences(x, y, independent=independent, forced=forced)
+            found.append(replace(one, ordinal=ordinal))
         without[0] += len(mine) - len(pairs)
         without[1] += len(other) - len(pairs)
     return RunAlignment(
@@ -222,12 +226,21 @@ def align_runs(a: Run, b: Run) -> RunAlignment:
     )
 
 
-def by_conversation(sequences: Iterable[Sequence]) -> dict[str, dict[int, Sequence]]:
-    """Sequences by conversation and repeat; of two with one number the first is taken."""
-    found: dict[str, dict[int, Sequence]] = {}
+def refuse(alignment: RunAlignment, reason: str) -> RunAlignment:
+    """The same two runs, with no row comparable."""
+    sequences = tuple(
+        replace(s, refused=s.refused or reason, comparable=np.zeros(len(s.positions), bool))
+        for s in alignment.sequences
+    )
+    return replace(alignment, sequences=sequences)
+
+
+def by_conversation(sequences: Iterable[Sequence]) -> dict[str, list[Sequence]]:
+    """Sequences by conversation, in the order of ``repeat``; conversations as they first occur."""
+    found: dict[str, list[Sequence]] = {}
     for sequence in sequences:
-        found.setdefault(sequence.conversation, {}).setdefault(sequence.repeat, sequence)
-    return found
+        found.setdefault(sequence.conversation, []).append(sequence)
+    return {name: sorted(group, key=lambda s: s.repeat) for name, group in found.items()}
 
 
 def same_capture(a: Run, b: Run) -> str | None:

@@ -7,6 +7,7 @@ size times the number of runs, not by the number of rows times the vocabulary.
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -127,6 +128,7 @@ class Sweep:
         best: int = 10,
         floor: float = FLOOR,
         threads: int | None = None,
+        rows: int | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.segments = tuple(segments)
@@ -134,7 +136,7 @@ class Sweep:
         self.best = min(best, vocab)
         self.threads = threads or os.cpu_count() or 1
         self._local = threading.local()
-        rows = sum(s.count for s in self.segments)
+        rows = sum(s.count for s in self.segments) if rows is None else rows
         self.sides = [
             SideRows(
                 {f: np.full(rows, np.nan) for f in SIDE_FIELDS},
@@ -207,6 +209,7 @@ class Sweep:
 
     def _group(self, group: tuple[Segment, int, int]) -> None:
         segment, low, high = group
+        held: list[Array] = []
         scratch = self._scratch()
         blocks: dict[int, tuple[Side, Ints, Ints]] = {}
         for c, column in enumerate(self.columns):
@@ -214,8 +217,9 @@ class Sweep:
             if read is None:
                 continue
             raw, have = read
-            held = segment.tokens[c]
-            tokens = np.full(high - low, -1, np.int64) if held is None else held[low:high]
+            held.append(raw)
+            known = segment.tokens[c]
+            tokens = np.full(high - low, -1, np.int64) if known is None else known[low:high]
             side = make_side(
                 raw,
                 tokens,
@@ -235,6 +239,9 @@ class Sweep:
         for pair in self.pairs:
             if pair.first in blocks and pair.second in blocks:
                 self._meet(pair, blocks[pair.first], blocks[pair.second], segment.start + low, scratch)
+        blocks.clear()
+        for raw in held:
+            release(raw)
 
     def _meet(
         self,
@@ -324,6 +331,7 @@ class Sweep:
             for c in (pair.first, pair.second):
                 if c not in blocks and (read := self._raw(segment, c, low, high)) is not None:
                     blocks[c] = decode(read[0], scratch, f"{c} "), read[1]
+                    release(read[0])
             if pair.first not in blocks or pair.second not in blocks:
                 continue
             (x, have_x), (y, have_y) = blocks[pair.first], blocks[pair.second]
@@ -352,6 +360,27 @@ def runs_of(rows: Ints, special: NDArray[np.bool_]) -> Iterable[slice]:
         else:
             found.append(slice(r, r + 1))
     return found
+
+
+def release(array: Array) -> None:
+    """Let go of the pages of a read-only view of a mapped file: they are read again when they are needed.
+
+    Pages of mapped files count as memory of the process; a pass would otherwise hold whole files.
+    """
+    if array.flags.writeable or array.flags.owndata:
+        return
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not isinstance(base, mmap.mmap) or not hasattr(base, "madvise"):
+        return
+    start = np.frombuffer(base, np.uint8).ctypes.data
+    low = (array.ctypes.data - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    high = array.ctypes.data - start + array.nbytes
+    if 0 <= low < high <= len(base):
+        base.madvise(mmap.MADV_DONTNEED, low, high - low)
 
 
 def _decide(
@@ -389,7 +418,8 @@ def sweep(
         segments: their rows, aligned.
         pairs: (first run, second run, ``[rows]`` which rows are comparable).
         vocab: number of columns.
-        options: of `Sweep`: ``best`` tokens kept a row, ``floor`` of the relative difference, ``threads``.
+        options: of `Sweep`: ``best`` tokens kept a row, ``floor`` of the relative difference, ``threads``, and ``rows`` of
+            the results, where they are more than those of the segments.
     """
     return Sweep(columns, segments, pairs, vocab, **options).run()
 

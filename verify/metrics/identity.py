@@ -1,0 +1,144 @@
+"""Which coordinates are bit-identical, and where two that are not differ first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify.metrics.align import RunAlignment
+from verify.metrics.plan import FullRows, Pair, Slot
+from verify.metrics.table import Table
+from verify.runs.run import Run
+from verify.runs.sequence import Sequence as Recorded
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two runs differ first: by conversation in the order of the first run, then by position.
+
+    Attributes:
+        conversation, repeat, position: of the row (repeat of the first run).
+        element: token id of the first value that differs, or None where only one value a row was compared.
+        a, b: the two values.
+    """
+
+    conversation: str
+    repeat: int
+    position: int
+    element: int | None
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Classes of coordinates.
+
+    Attributes:
+        classes: names of runs; those of one class are identical in everything that was compared between them, each with
+            each. Largest first.
+        partial: classes whose members have rows that were not compared (forks, positions that only one has, refusals).
+    """
+
+    classes: tuple[tuple[str, ...], ...]
+    partial: tuple[tuple[str, ...], ...]
+
+
+def first_difference(
+    runs: tuple[Run, Run],
+    pair: Pair,
+    alignment: RunAlignment,
+    full: FullRows,
+    groups: Sequence[Mapping[Slot, Recorded]],
+    table: Table,
+) -> FirstDifference | None:
+    """The first row of a pair that differs, and the first value in it; None where none does."""
+    rows = full.pairs.get(pair)
+    lists = _unequal_lists(table)
+    at = 0
+    for aligned in alignment.sequences:
+        if aligned.refused is not None or not aligned.comparable.any():
+            continue
+        n = int(aligned.comparable.sum())
+        chunk = slice(at, at + n)
+        at += n
+        axis = table.full[chunk]
+        x, y = table.value_a[chunk], table.value_b[chunk]
+        with np.errstate(invalid="ignore"):
+            hit = (x != y) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token[chunk] != 0)
+        hit |= lists[chunk]
+        if rows is not None and (axis >= 0).any():
+            changed = [rows.fields[name][axis] for name in ("different", "nan_mismatch", "inf_mismatch")]
+            hit = (axis >= 0) & (np.sum(changed, axis=0) > 0)
+        if not hit.any():
+            continue
+        i = int(np.flatnonzero(hit)[0])
+        sequences = [groups[p][aligned.conversation, aligned.ordinal] for p in pair]
+        row = np.flatnonzero(aligned.comparable)[i]
+        picked = int(aligned.rows_a[row]), int(aligned.rows_b[row])
+        width = full.vocab[pair] if axis[i] >= 0 else None
+        element, a, b = _first_element(sequences[0], sequences[1], picked, width, float(x[i]), float(y[i]))
+        position = int(table.positions[chunk][i])
+        return FirstDifference(aligned.conversation, aligned.repeat_a, position, element, a, b)
+    return None
+
+
+def _unequal_lists(table: Table) -> NDArray[np.bool_]:
+    """``[rows]`` whether lists of likely tokens differ in a token or a value."""
+    unequal = np.zeros(table.rows, bool)
+    if table.lists is not None:
+        f = table.lists.fields
+        shared = f["shared"] + f["clamped"]
+        unequal[table.list_rows] = (f["max_abs"] > 0) | (shared < np.maximum(f["listed_a"], f["listed_b"]))
+    return unequal
+
+
+def _first_element(
+    a: Recorded, b: Recorded, rows: tuple[int, int], width: int | None, x: float, y: float
+) -> tuple[int | None, float, float]:
+    """The first value of two rows that differs: its token and both values; else ``x`` and ``y``, of no token."""
+    if width is not None and a.full is not None and b.full is not None:
+        wide = [
+            f.read(r, r + 1)[0, :width].astype(np.float64)
+            for f, r in zip((a.full, b.full), rows, strict=True)
+        ]
+        with np.errstate(invalid="ignore"):
+            same = (wide[0] == wide[1]) & (np.signbit(wide[0]) == np.signbit(wide[1]))
+        same |= np.isnan(wide[0]) & np.isnan(wide[1])
+        element = int(np.flatnonzero(~same)[0])
+        return element, float(wide[0][element]), float(wide[1][element])
+    if a.top is not None and b.top is not None and (x == y or np.isnan(x) or np.isnan(y)):
+        listed = [
+            {int(k): float(v) for k, v in zip(t.ids[r], t.values[r], strict=True) if k >= 0}
+            for t, r in zip((a.top, b.top), rows, strict=True)
+        ]
+        for token in sorted(listed[0].keys() | listed[1].keys()):
+            values = [one.get(token, float("nan")) for one in listed]
+            if values[0] != values[1]:
+                return token, values[0], values[1]
+    return None, x, y
+
+
+def classes(names: Sequence[str], identical: Mapping[Pair, bool], whole: Mapping[Pair, bool]) -> Identity:
+    """Put runs in classes: a run joins the first class with all of whose members it was compared and is identical.
+
+    Args:
+        names: of the runs.
+        identical: by pair of numbers, smaller first; pairs that were not compared are missing.
+        whole: whether a pair compared all rows of both.
+    """
+    found: list[list[int]] = []
+    for i in range(len(names)):
+        home = next((c for c in found if all(identical.get((j, i), False) for j in c)), None)
+        if home is None:
+            found.append([i])
+        else:
+            home.append(i)
+    found.sort(key=len, reverse=True)
+    partial = [c for c in found if any(not whole.get((j, i), True) for i in c for j in c if j < i)]
+    return Identity(
+        tuple(tuple(names[i] for i in c) for c in found), tuple(tuple(names[i] for i in c) for c in partial)
+    )
