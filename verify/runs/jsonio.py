@@ -187,7 +187,7 @@ def identifiers(values: Any, *, unknown: bool = False) -> Ints:
         values = [UNKNOWN if v is None else v for v in values]
     if not set(map(type, values)) <= {int}:
         wrong = next(i for i, v in enumerate(values) if type(v) is not int)
-        raise ValueError(f"entry {wrong} is {str(values[wrong])[:40]!r}, no token id")
+        raise ValueError(f"entry {wrong} is {str(values[wrong])[:40]}, no token id")
     least = UNKNOWN if unknown else 0
     try:
         found = np.array(values, np.int64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,6 +61,21 @@ def wrong(place: str, cause: str, remedy: str = "") -> NoReturn:
     raise InputError(
         cause, place=place, remedy=remedy or "give the file as the engine wrote it, or use a mapping"
     )
+
+
+@contextmanager
+def shaped(place: str) -> Generator[None]:
+    """Whatever an answer of another shape makes a reader raise, as one message with its place.
+
+    Raises:
+        InputError: something was raised.
+    """
+    try:
+        yield
+    except ValueError as error:
+        wrong(place, str(error))
+    except (TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
+        wrong(place, f"has another shape than such answers have: {str(error)[:200]}")
 
 
 def unwrap(value: Json) -> tuple[Json, dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from verify.runs.adapters.base import Draft, Options, wrong
+from verify.runs.adapters.base import Draft, Options, shaped, wrong
 from verify.runs.adapters.vllm import answers
 from verify.runs.jsonio import records
 from verify.runs.rows import Conversations
@@ -31,10 +31,8 @@ def read(file: Path, options: Options) -> list[Draft]:
     for index, sample in enumerate(samples):
         if not isinstance(sample, dict) or not isinstance(sample.get("outputs"), list):
             wrong(f"{file}: sample {index}", "has no list 'outputs'")
-        try:
+        with shaped(f"{file}: sample {index}"):
             sequences += answers(sample, sample, options, order, index)
-        except ValueError as error:
-            wrong(f"{file}: sample {index}", str(error))
     if not sequences:
         wrong(str(file), "has no sample with token ids")
     config: Any = value.get("config")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
+from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, shaped, unwrap, wrong
 from verify.runs.adapters.tokens import Columns, Tops, ids_in, of, padded, piece
 from verify.runs.jsonio import Counts, identifiers, numbers, records
 from verify.runs.rows import RELATIVE, Conversations, Piece, sequence
@@ -40,10 +40,8 @@ def read(file: Path, options: Options) -> list[Draft]:
                 wrong(record.place, "is no answer object")
             about(draft, answer, said)
             for choice in choices(answer):
-                try:
+                with shaped(f"{record.place}: answer {index}"):
                     found = _choice(choice, answer, said, options, order, index)
-                except ValueError as error:
-                    wrong(f"{record.place}: answer {index}", str(error))
                 if found is not None:
                     sequences.append(found)
             index += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
+from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, shaped, unwrap, wrong
 from verify.runs.jsonio import Counts, identifiers, numbers, pairs, records
 from verify.runs.rows import RELATIVE, Conversations, Piece, sequence
 from verify.runs.sequence import Floats, Ints, Sequence
@@ -36,10 +36,8 @@ def read(file: Path, options: Options) -> list[Draft]:
             if not isinstance(meta, dict):
                 wrong(record.place, "is no answer of /generate: it has no meta_info")
             _temperature(draft, said)
-            try:
+            with shaped(f"{record.place}: answer {index}"):
                 found = _answer(answer, meta, said, options, order, index)
-            except ValueError as error:
-                wrong(f"{record.place}: answer {index}", str(error))
             if found is not None:
                 sequences.append(found)
             index += 1

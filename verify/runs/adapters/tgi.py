@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
+from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, shaped, unwrap, wrong
 from verify.runs.adapters.tokens import piece
 from verify.runs.jsonio import Counts, records
 from verify.runs.rows import RELATIVE, Conversations, Piece, sequence
@@ -38,10 +38,8 @@ def read(file: Path, options: Options) -> list[Draft]:
             if not isinstance(details.get("tokens"), list):
                 wrong(record.place, "has no details.tokens", "ask with details and decoder_input_details")
             for one in [details, *_others(details)]:
-                try:
+                with shaped(f"{record.place}: answer {index}"):
                     sequences.append(_answer(one, said, options, order, index))
-                except ValueError as error:
-                    wrong(f"{record.place}: answer {index}", str(error))
             index += 1
     if not sequences:
         wrong(str(file), "has no answer")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, unwrap, wrong
+from verify.runs.adapters.base import Draft, Json, Options, answer_positions, name_of, shaped, unwrap, wrong
 from verify.runs.adapters.openai import about, answered, choices, prompt_of
 from verify.runs.adapters.tokens import padded
 from verify.runs.jsonio import Counts, identifiers, numbers, records
@@ -43,10 +43,8 @@ def read(file: Path, options: Options) -> list[Draft]:
             if not isinstance(answer, dict):
                 wrong(record.place, "is no answer object")
             about(draft, answer, said)
-            try:
+            with shaped(f"{record.place}: answer {index}"):
                 sequences += answers(answer, said, options, order, index)
-            except ValueError as error:
-                wrong(f"{record.place}: answer {index}", str(error))
             index += 1
     if not sequences:
         wrong(str(file), "has no answer with log-probabilities or token ids", "ask for logprobs")
