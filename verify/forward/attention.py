@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specs import Platform, Spec, load_platform, load_spec, parse_spec
+from specs.bind import bind
 from specs.errors import SpecError
+from specs.program import Program
 from specs.writer import quote, table
 from verify.emulator import Run, make_problem, start_run
 from verify.engine.compile import structure
@@ -25,7 +28,7 @@ from verify.engine.run import Rows, Work, evaluate_sites
 from verify.forward.architecture import Architecture
 from verify.forward.config import Attention
 from verify.numerics.rounding import storage_dtype
-from verify.partition import Plan
+from verify.partition import Plan, plan_program
 from verify.together import common_shape
 
 _LARGEST = 64  # queries of one call
@@ -144,20 +147,22 @@ def bind_steps(part: Attention, a: Architecture, cell: str, first: int, last: in
     Raises:
         as `verify.emulate`.
     """
+    return _steps(part.model_dump_json(), a, cell, (first, last), np.dtype(dtype))
+
+
+@lru_cache(maxsize=16)
+def _steps(text: str, a: Architecture, cell: str, positions: tuple[int, int], dtype: Any) -> Backend:
+    part = Attention.model_validate_json(text)
     spec, platform = load_cell(cell, part.lines)
     groups: list[Group] = []
-    members: list[int] = []
-    top: Run | None = None
-    for position in range(last - 1, first - 1, -1):
-        run = _bound(spec, platform, part, a, position + 1, 1, dtype)
-        if top is not None and not _serves(top, run):
-            groups.append(Group(members[-1], members[0] + 1, top))
-            top = None
-        if top is None:
-            top, members = run, []
-        members.append(position)
-    assert top is not None
-    groups.append(Group(members[-1], members[0] + 1, top))
+    first, stop = positions
+    while stop > first:
+        run = _bound(spec, platform, part, a, stop, 1, dtype)
+        start = stop - 1
+        while start > first and _serves(run, *_partition(run, part.context, start)):
+            start -= 1
+        groups.append(Group(start, stop, run))
+        stop = start
     return _backend(spec, platform, part, groups[::-1])
 
 
@@ -202,12 +207,18 @@ def _bound(
 _NO_KV = KV(k=None, v=np.zeros(0), formats={}, ranges={}, dim=0, capacity=0)
 
 
-def _serves(top: Run, run: Run) -> bool:
-    """Whether the partition of ``top``, tokens past the length of ``run`` masked, is that of ``run``."""
-    mine, other = top.plan, run.plan
-    if top.scalars != run.scalars or structure(top.flat) != structure(run.flat):
-        return False
-    return _same(mine, other)
+def _partition(like: Run, given: Mapping[str, Any], kv_len: int) -> tuple[Program, Plan]:
+    """The program and the partition of a call of another length; ``given``: what the context fixes."""
+    context = {**like.plan.context, "kv_len": kv_len}
+    context |= {n: kv_len for n in ("max_kv_len", "kv_capacity") if n not in given}
+    formats = {n: f for n, f in like.problem.formats.items() if n in ("q", "k", "v")}
+    program = bind(like.spec, context, like.options, formats, like.platform.dot_products)
+    return program, plan_program(program, context)
+
+
+def _serves(top: Run, program: Program, plan: Plan) -> bool:
+    """Whether the partition of ``top``, tokens past the length of ``plan`` masked, is ``plan``."""
+    return _same(top.plan, plan) and structure(top.program) == structure(program)
 
 
 def _same(longer: Plan, shorter: Plan) -> bool:
