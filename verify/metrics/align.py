@@ -22,6 +22,8 @@ By = Literal["ids", "texts", "positions"]
 
 #: Labels in which two sequences that answer one request agree.
 REQUEST_LABELS = ("request_sha256", "prompt_sha256")
+#: Label of readers where positions count from the first answered token, as the prompt's length is not known.
+POSITIONS, RELATIVE = "positions", "from the first answered token"
 #: Label of readers: the row that predicts the first answered token; rows before belong to the prompt.
 ANSWER_ROW = "answer_row"
 
@@ -179,6 +181,8 @@ def _prompts(a: Sequence, b: Sequence) -> tuple[str | None, bool]:
         x, y = a.labels.get(label), b.labels.get(label)
         if x is not None and y is not None and x != y:
             return f"requests differ ({label})", False
+    if (a.labels.get(POSITIONS) == RELATIVE) != (b.labels.get(POSITIONS) == RELATIVE):
+        return "the length of one prompt is not known", False
     if a.prompt is None or b.prompt is None or not a.rows or not b.rows:
         return None, False
     early, late = (a, b) if a.positions[0] <= b.positions[0] else (b, a)
@@ -193,6 +197,32 @@ def _prompts(a: Sequence, b: Sequence) -> tuple[str | None, bool]:
     if len(early.prompt) != len(late.prompt) and not between.any():
         return "prompts differ", False
     return None, len(whole) == len(late.prompt) and not (left == UNKNOWN).any()
+
+
+def place(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs whose positions count from the same token.
+
+    A reader that knows no prompt counts from the first answered token. Where other sequences of the conversation tell
+    where the answer starts, and agree, such positions are moved there. What cannot be moved is not compared with them.
+    """
+    runs = tuple(runs)
+    starts: dict[str, set[int]] = {}
+    for run in runs:
+        for s in run.sequences:
+            told = s.labels.get(ANSWER_ROW, "")
+            if s.labels.get(POSITIONS) != RELATIVE and told.isdigit() and int(told) < s.rows:
+                starts.setdefault(s.conversation, set()).add(int(s.positions[int(told)]))
+
+    def moved(s: Sequence) -> Sequence:
+        start = starts.get(s.conversation, set())
+        if s.labels.get(POSITIONS) != RELATIVE or len(start) != 1 or not s.rows:
+            return s
+        positions = s.positions + (next(iter(start)) - int(s.positions[0]))
+        return replace(
+            s, positions=positions, labels={**s.labels, POSITIONS: "from where other runs have the answer"}
+        )
+
+    return tuple(replace(run, sequences=tuple(moved(s) for s in run.sequences)) for run in runs)
 
 
 def align_runs(a: Run, b: Run) -> RunAlignment:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specs.errors import InputError, did_you_mean
-from verify.metrics.align import RunAlignment, align_runs, refuse
+from verify.metrics.align import RunAlignment, align_runs, place, refuse
 from verify.metrics.bootstrap import DRAWS, SEED
 from verify.metrics.health import Finding, RunHealth, run_health
 from verify.metrics.identity import Identity, classes
@@ -140,7 +140,7 @@ def compare_runs(
     Raises:
         InputError: no runs, two of one name, or an unknown reference.
     """
-    runs = tuple(runs)
+    runs = place(runs)
     names = [run.name for run in runs]
     if not runs:
         raise InputError("there is no run to compare", remedy="name one or more run folders or files")

@@ -198,8 +198,9 @@ def make_side(
     top = best_values[:, 0]
     fields["top"] = top.astype(np.float64)
     fields["second"] = best_values[:, 1].astype(np.float64) if best.shape[1] > 1 else np.full(rows, -np.inf)
-    fields["sum"] = total(values)
-    fields["sum_squares"] = total(squares(values, scratch))
+    with np.errstate(invalid="ignore"):
+        fields["sum"] = total(values)
+        fields["sum_squares"] = total(squares(values, scratch))
     fields["sum"][special] = fields["sum_squares"][special] = np.nan
     _chosen(order, values, tokens, fields, best)
 
