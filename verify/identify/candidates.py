@@ -12,13 +12,18 @@ import numpy as np
 from specs import Platform, Spec, load_platform, load_spec
 from specs.discover import every
 from specs.errors import InputError, Place, SpecError, UlpscopeError
+from specs.nodes import Op, Tree
 from verify.backends import load_backend
 from verify.emulator import Run
+from verify.engine.special import FUNCTIONS
 from verify.identify.observations import Observation
 from verify.identify.ranking import Refused
 
-#: Fields that name things or say where they stand, and change no bit.
-_NAMES = frozenset({"place", "spec", "types", "integers"})
+#: Products of q and k of all calls of one shape up to which the scalar definition is quicker than a compilation.
+ORACLE_UP_TO = 1 << 20
+#: Fields that name things or say where they stand, and change no bit; the partition and what the machine adds to the
+#: program are looked at apart.
+_APART = frozenset({"place", "spec", "types", "integers", "rule", "dot_products"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +95,10 @@ def bound(
     """
     classes: dict[str, tuple[list[Candidate], tuple[Run, ...]]] = {}
     refused: list[Refused] = []
+    walkers = _walkers(observations)
     for candidate in given:
         try:
-            runs = tuple(_start(candidate, o) for o in observations)
+            runs = tuple(_start(candidate, o, w) for o, w in zip(observations, walkers, strict=True))
         except UlpscopeError as error:
             if isinstance(error, SpecError) and candidate.context:
                 raise
@@ -103,7 +109,16 @@ def bound(
     return [Class(tuple(members), runs) for members, runs in classes.values()], refused
 
 
-def _start(candidate: Candidate, observation: Observation) -> Run:
+def _walkers(observations: Sequence[Observation]) -> list[str]:
+    """Which walker predicts each observation: the oracle where all calls of its shape together are small."""
+    shapes = [(*(o.case.arrays[n].shape[-2:] for n in ("q", "k", "v")), o.rows) for o in observations]
+    work: dict[Any, int] = {}
+    for shape, o in zip(shapes, observations, strict=True):
+        work[shape] = work.get(shape, 0) + o.case.arrays["q"].size * o.case.kv_len
+    return ["oracle" if work[shape] <= ORACLE_UP_TO else "engine" for shape in shapes]
+
+
+def _start(candidate: Candidate, observation: Observation, walker: str) -> Run:
     case = observation.case.with_context({k: v for k, v in candidate.context.items() if isinstance(v, int)})
     words = {k: v for k, v in candidate.context.items() if isinstance(v, str)}
     known = {o: v for o, v in observation.options.items() if o in candidate.spec.file.options}
@@ -118,6 +133,7 @@ def _start(candidate: Candidate, observation: Observation) -> Run:
         features=case.features,
         context={**case.context, **words},
         options=known,
+        backend=walker,
     )
 
 
@@ -128,7 +144,12 @@ def fingerprint(run: Run) -> str:
     left out, names of sites are not: a spec that only renames its lines counts as another program.
     """
     digest = hashlib.sha256()
+    nodes = [n for site in run.program.sites.values() for n in site.expr.walk()]
     digest.update(repr(_plain(run.program)).encode())
+    if any(isinstance(n, Tree) and n.kind == "mma" for n in nodes):
+        digest.update(repr(_plain(run.program.dot_products)).encode())
+    if any(isinstance(n, Op) and n.op in FUNCTIONS for n in nodes):
+        digest.update(repr(run.platform.special_functions).encode())
     digest.update(repr(sorted(run.scalars.items())).encode())
     for array in (run.plan.tokens, *(run.plan.exists[n] for n in run.plan.levels)):
         data = np.ascontiguousarray(array)
@@ -142,7 +163,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Place):
         return None
     if is_dataclass(value) and not isinstance(value, type):
-        parts = [(f.name, _plain(getattr(value, f.name))) for f in fields(value) if f.name not in _NAMES]
+        parts = [(f.name, _plain(getattr(value, f.name))) for f in fields(value) if f.name not in _APART]
         return (type(value).__name__, *parts)
     if isinstance(value, dict):
         return tuple((str(k), _plain(v)) for k, v in value.items())

@@ -81,7 +81,7 @@ def _fit(of: Class, observations: Sequence[Observation]) -> Fit | str:
         output = result.output.reshape(seen.out.shape)
         wanted = narrowed(seen.out, output.dtype)
         if wanted is None:
-            return f"writes {output.dtype}, which cannot hold the {seen.out.dtype} numbers of the capture"
+            return f"writes {output.dtype}, and the {seen.out.dtype} numbers of the capture are not of that format"
         pairs = [("output", wanted, output)]
         if seen.lse is not None and result.lse is not None and seen.lse.dtype == result.lse.dtype:
             pairs.append(("lse", seen.lse, result.lse.reshape(seen.lse.shape)))
