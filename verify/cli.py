@@ -468,9 +468,11 @@ def _doctor_text(answer: Answer, report: Any) -> None:
 def register(app: typer.Typer) -> None:
     """Add these commands to ``app``."""
     from verify.capture.cli import app as capture
+    from verify.forward.cli import register as register_predict
     from verify.runs.cli import register as register_runs
 
     for command in (plan, emulate, compare, traffic, doctor):
         app.command()(command)
     register_runs(capture)
+    register_predict(app)
     app.add_typer(capture, name="capture")

@@ -127,11 +127,9 @@ class Staged:
         parts: list[Array] = []
         for splits, sets in sorted(by_splits.items(), key=lambda item: item[1][0].first):
             first, last = sets[0].first, sets[-1].last
-            size = bucket(last - first)
-            own = jnp.pad(words[first:last], ((0, size - (last - first)), (0, 0)))
+            own = pad_rows(words[first:last], bucket(last - first))
             parts.append(self._chunks(own, name, splits)[: last - first])
-        whole = jnp.concatenate(parts)
-        return jnp.pad(whole, ((0, words.shape[0] - whole.shape[0]), (0, 0)))
+        return pad_rows(jnp.concatenate(parts), words.shape[0])
 
     def _chunks(self, words: Array, name: str, splits: int) -> Array:
         """A product, so many rows at a time that one compiled program serves long sequences, too."""
@@ -141,9 +139,7 @@ class Staged:
         parts: list[Array] = []
         for start in range(0, words.shape[0], _LARGEST):
             part = words[start : start + _LARGEST]
-            short = _LARGEST - part.shape[0]
-            part = jnp.pad(part, ((0, short), (0, 0)))
-            parts.append(self.products(part, name, splits)[: _LARGEST - short])
+            parts.append(self.products(pad_rows(part, _LARGEST), name, splits)[: part.shape[0]])
         return jnp.concatenate(parts)
 
     def logits(self, words: Array, rows: list[RowSet]) -> NDArray[Any]:
@@ -268,6 +264,11 @@ def _finite(product: Array, act: Format) -> Array:
     else:
         limit = np.uint32(0x7F7F8000 if act.base == "bf16" else 0x7F800000)
     return _all_below(product, limit)
+
+
+def pad_rows(words: Array, count: int) -> Array:
+    """``words`` with zero rows up to ``count`` rows."""
+    return jnp.pad(words, ((0, count - words.shape[0]), (0, 0)))
 
 
 def _word(fmt: Format) -> np.dtype[Any]:
