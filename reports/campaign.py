@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from reports import contract as c
 from reports.contract_campaign import Status
+from search.campaign.case import UNITS
 from specs.errors import UlpscopeError
 
 if TYPE_CHECKING:
@@ -194,12 +195,27 @@ def _read(row: CaseRow, out: Path) -> _Read:
         ("integer ULP", row.integer_ulp, record.least_integer),
         ("tokens", row.case.kv_len, record.space.kv_len),
         ("c", row.case.cancellation, record.space.cancellation),
+        ("objective's metric", row.case.metric, record.objective.metric),
+        ("number of sides", len(row.case.sides), len(record.sides)),
     ):
         if here != there:
             text = f"{row.case.label}: {name} is {here} in the database and {there} in the witness"
             doubts.append(text_of(f"{text}; the page shows the database."))
+    doubts += [text_of(f"{row.case.label}: {text}") for text in _other_sides(row.case, record)]
     link = quote(Path(os.path.relpath(row.witness, out)).as_posix())
     return _Read(details, record, f"./{link}", "", tuple(doubts))
+
+
+def _other_sides(case: Case, record: Record) -> list[str]:
+    """Where the witness holds another spec or platform than the case names, by hash."""
+    from search.campaign.case import LETTERS, content_hash
+
+    return [
+        f"side {letter} of the witness, {there.label}, has another spec or platform than the case's, {here.cell}: "
+        "the witness is of something else."
+        for letter, here, there in zip(LETTERS, case.sides, record.sides, strict=False)
+        if content_hash(there.spec_sha256, there.platform) != here.content
+    ]
 
 
 def _unfinished(row: CaseRow) -> str:
@@ -265,6 +281,11 @@ def _group(
     words += ["q and K are searched"] if s.kind == "qkv" else []
     words += [f"{s.dims} columns"] if s.dims > 1 else []
     words += ["masks"] if s.masks else []
+    if case.base is not None:
+        edits = "any number of" if case.base.edits is None else f"at most {case.base.edits}"
+        words += [f"{edits} edits of {case.base.file.path}"]
+        words += [f"fixed tokens {case.base.fixed[:80]}"] if case.base.fixed else []
+    words += [f"logits by {case.projection.path}"] if case.projection is not None else []
     if s.statistics is not None:
         words += [f"{n} ≤ {v:g}" for n, v in s.statistics.model_dump().items() if v is not None]
     words += [f"{name} = {value}" for name, value in case.context.items()]
@@ -316,9 +337,14 @@ def verdict(view: c.CampaignView) -> c.Verdict:
     """The first thing on the page."""
     n, counts = len(view.cases), view.counts
     tried = [m for m in view.cases if m.best_ulp is not None]
-    # Distances of outputs and of float32 results are not one unit.
-    stored = [m for m in tried if view.groups[m.group].objective.partition(":")[0] == "ulp"]
-    best = max(stored or tried, key=lambda m: m.best_ulp or 0.0, default=None)
+    # Distances of outputs, of float32 results and of logits are not one unit: the first of them is told.
+    units = [view.groups[m.group].unit for m in tried]
+    first = next((unit for unit in UNITS.values() if unit in units), "")
+    best = max(
+        (m for m, unit in zip(tried, units, strict=True) if unit == first),
+        key=lambda m: m.best_ulp or 0.0,
+        default=None,
+    )
     said = [f"{k} {word}" for word, k in ((w, counts[w]) for w in ("failed", "crashed", "pending")) if k]
     said += [f"{counts['timeout']} timed out"] if counts["timeout"] else []
     cut = sum(m.cut for m in view.cases)
@@ -329,7 +355,7 @@ def verdict(view: c.CampaignView) -> c.Verdict:
     elif best is None:
         headline = f"{view.name}: no witness " + ("yet" if counts["pending"] else "found")
     else:
-        unit = "real ULP" if stored else "ULP of the float32 result"
+        unit = "real ULP" if first == "ULP" else first
         headline = f"{view.name}: up to {best.best_ulp:.4g} {unit} apart"
         group = view.groups[best.group]
         points.append(f"Largest: {group.name}; {best.method}, seed {best.seed}.")

@@ -20,7 +20,7 @@ class CampaignCase(Frozen):
         method, seed: what searched.
         status: how it ended; ``pending``: not yet.
         found: ``witness``, ``nothing``, ``infeasible`` or ``identical``; empty until it is done.
-        best_ulp: the objective of its best input, real ULP.
+        best_ulp: the objective of its best input, in the unit of its group.
         integer_ulp: distance of the stored outputs there.
         bound_ulp, rigor: the upper bound that it computed, and ``rigorous`` or ``first order``.
         share: ``best_ulp`` over the bound of the group.
@@ -108,6 +108,14 @@ class CampaignGroup(Frozen):
     no_bound: str = ""
     best: Count | None = None
     methods: tuple[MethodResult, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What the objective is counted in, in words."""
+        metric = self.objective.partition(":")[0]
+        return {"f32": "ULP of the float32 result", "flips": "of logit margin", "kl": "nats"}.get(
+            metric, "ULP"
+        )
 
     @property
     def name(self) -> str:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search.campaign.case import Case
-from search.objective import Objective
 from search.run import Budget, Outcome, search_by
-from search.space import Space, Statistics
 from search.witness import certified, to_bytes, witness_of
 
 NAME = "witness"
@@ -54,6 +52,10 @@ def search_case(value: Mapping[str, Any]) -> dict[str, Any]:
     if outcome.best is None:
         return reply
     hit = outcome.best
+    short = _too_little(case, hit.score)
+    if short:
+        reply["details"]["reason"] = short
+        return reply | {"found": "nothing"}
     certificate, why = certified(outcome.sides, hit.space, hit.inputs, hit.outputs)
     witness = witness_of(outcome, hit, certificate, no_certificate=why, note=case.label)
     holds = certificate is not None and certificate.holds
@@ -67,27 +69,25 @@ def search_case(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _too_little(case: Case, score: float) -> str:
+    """Why the best input is not what was asked for, or nothing."""
+    if case.metric == "flips" and score <= 0:
+        return f"no token flips: the first token of one side leads by {-score:.4g} on the other at least"
+    if case.single is not None and score <= 0:
+        return (
+            f"no input singles that side out: the others are {-score:.4g} farther apart than it is from them"
+        )
+    return ""
+
+
 def outcome_of(case: Case) -> Outcome:
     """The search that a case asks for."""
-    s = case.space
-    space = Space(
-        kv_len=case.kv_len,
-        kind=s.kind,
-        context=dict(case.context),
-        dims=s.dims,
-        score_box=s.score_box,
-        value_box=s.value_box,
-        cancellation=case.cancellation,
-        masks=s.masks,
-        statistics=None if s.statistics is None else Statistics(**s.statistics.model_dump()),
-    )
-    metric: Any = case.metric
     budget = Budget(case.budget.evaluations, case.budget.rlimit, case.budget.seconds)
     return search_by(
         case.method,
         case.load_sides(),
-        space,
-        Objective(metric, single=case.single),
+        case.make_space(),
+        case.make_objective(),
         seed=case.seed,
         budget=budget,
     )

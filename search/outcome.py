@@ -34,8 +34,10 @@ class Budget:
         for name in ("evaluations", "rlimit"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)}", place="budget", remedy="give 1 or more")
-        if self.seconds is not None and not self.seconds > 0:
-            raise InputError(f"seconds = {self.seconds}", place="budget", remedy="give more than 0")
+        if self.seconds is not None and not 0 < self.seconds <= 1e9:
+            raise InputError(
+                f"seconds = {self.seconds}", place="budget", remedy="give more than 0, up to a billion"
+            )
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Outcome:
         no_bound: why there is none.
         steps: what was done.
         evaluations: candidates evaluated.
-        cut: whether wall time ended it.
+        cut: whether wall time, or an interruption, ended it.
+        interrupted: whether Ctrl-C did.
     """
 
     status: Status
@@ -112,6 +115,7 @@ class Outcome:
     steps: tuple[Step, ...] = ()
     evaluations: int = 0
     cut: bool = False
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)

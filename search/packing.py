@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,12 +67,22 @@ def put(path: Path, data: bytes, overwrite: bool) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
+def _once(pairs: list[tuple[str, Any]], place: str) -> None:
+    """Refuse an object that has a key twice: one reader would see the one value, another reader the other."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"the key '{twice[:60]}' stands twice in one object", place=place, remedy=AGAIN)
+
+
 def validated(text: bytes, place: str) -> Record:
     """The JSON of a witness.
 
     Raises:
         InputError: with the place in it, whatever is wrong.
     """
+    with suppress(ValueError, RecursionError):  # the model says where
+        json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, place))
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:

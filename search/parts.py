@@ -17,6 +17,7 @@ from search.outcome import Budget, Hit, Progress, Step
 from search.resources import Resources
 from search.seeds.construct import Seed, construct, crowds
 from search.seeds.drip import drips, narrow_states
+from search.seeds.places import places
 from search.seeds.products import products
 from search.seeds.values import models, significands
 from search.seeds.weights import classes_of
@@ -49,6 +50,7 @@ class Parts:
         budget, seed, report: as `search.run.search` takes them.
         bound: the rigorous upper bound. narrow: what roundings to narrow formats alone allow. None: not known.
         begin: of `time.monotonic`: when the search began.
+        keep: whether Ctrl-C ends the search, with what was found so far, instead of raising.
     """
 
     target: Target
@@ -58,10 +60,12 @@ class Parts:
     bound: float | None
     narrow: float | None
     begin: float
+    keep: bool = False
     steps: list[Step] = field(default_factory=list[Step])
     hits: list[Hit] = field(default_factory=list[Hit])
     seeds: list[Seed] = field(default_factory=list[Seed])
     cut: bool = False
+    interrupted: bool = False
     ahead: bool = False
 
     def __post_init__(self) -> None:
@@ -113,11 +117,20 @@ class Parts:
                 run()
         except OverBudgetError as error:
             self.cut |= error.time
-            best = self.meter.best
-            if best is not None and best[1].score[0] > self.best:
-                self.take(*best, method)
+            self.save(method)
+        except KeyboardInterrupt:
+            if not self.keep:
+                raise
+            self.cut = self.interrupted = True
+            self.save(method)
         self.cut |= self.resources.cut
         self.steps.append(Step(method, self.best, self.meter.spent - evaluations, time.monotonic() - start))
+
+    def save(self, method: str) -> None:
+        """Keep the best of what a part evaluated before it was ended."""
+        best = self.meter.best
+        if best is not None and best[1].score[0] > self.best:
+            self.take(*best, method)
 
     def tell(self, method: str, best: float = -math.inf) -> None:
         """Report where the search stands."""
@@ -196,6 +209,19 @@ class Parts:
         self.seeds = sorted(found, key=lambda s: -s.score)
         for seed in self.seeds[:2]:
             self.take(seed.target, seed.inputs, "construct")
+
+    def places(self) -> None:
+        """A few tokens, evolved in the places where the sides group them differently."""
+        self.seeds = places(
+            self.target,
+            self.seed,
+            evaluations=max(1, int(CONSTRUCTED * self.budget.evaluations)),
+            wall=self.wall,
+            until=self.content,
+            progress=lambda best: self.tell("places", best),
+        )
+        for seed in self.seeds[:2]:
+            self.take(seed.target, seed.inputs, "places")
 
     def products(self) -> None:
         """Products of q and K that cancel."""

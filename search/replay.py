@@ -1,7 +1,8 @@
 """A witness computed again, here: by the array engine and by the exact arithmetic of certificates.
 
-Every bit, distance, ratio and verdict is compared with what the witness says. Another machine, or another version of
-this package, has to arrive at the same.
+Every bit, distance, ratio and verdict is compared with what the witness says, and its bound must not claim more than
+the one that is derived here. Another machine, or another version of this package, has to arrive at the same. How the
+input was found (seed, budget, steps, command) is not checked: only another search could.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def replay(witness: Witness) -> ReplayResult:
     found += compare(
         [r.model_dump(mode="json") for r in record.ratios], ratios(inputs, certificate), "ratios", DOUBLE
     )
+    found += _bound(witness)
     broken = bool(violation(inputs, space)[0] > 0)
     rows = [DistanceOf.model_validate(d) for d in apart]
     return ReplayResult(
@@ -187,6 +189,30 @@ def _compared(stated: Any, here: Any, where: str, tolerance: float) -> Iterator[
 def _shown(x: Any) -> str:
     text = "nothing" if x is None else str(x)
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _bound(witness: Witness) -> list[Difference]:
+    """Where the witness claims a smaller bound, or a surer one, than there is here; or lies above a rigorous one."""
+    from search.run import bound_for
+
+    stated, score = witness.record.bound, witness.record.score
+    if stated is None:
+        return []
+    found: list[Difference] = []
+    here, why = bound_for(witness.sides, witness.space, witness.objective)
+    if here is None or not math.isfinite(here.real):
+        if stated.real is not None or stated.integer is not None:
+            found.append(Difference("bound", _shown(stated.real), f"none: {why or (here and here.reason)}"))
+        return found
+    if stated.rigor == "rigorous" and here.rigor != "rigorous":
+        found.append(Difference("bound.rigor", stated.rigor, here.rigor))
+    if stated.real is not None and stated.real < here.real * (1 - DOUBLE):
+        found.append(Difference("bound.real", repr(stated.real), repr(here.real)))
+    if stated.integer is not None and here.integer is not None and stated.integer < here.integer:
+        found.append(Difference("bound.integer", str(stated.integer), str(here.integer)))
+    if here.rigor == "rigorous" and score is not None and score > here.real * (1 + DOUBLE):
+        found.append(Difference("score", repr(score), f"above the bound, {here.real!r}"))
+    return found
 
 
 def _products(witness: Witness, target: Target) -> list[Difference]:

@@ -25,6 +25,8 @@ from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 #: Up to this length evolution over every token is worth its time after inputs were constructed; with q, k and v always,
 #: since what is constructed for them may not part the pair at all.
 SHORT = 1024
+#: Part of the bound at which inputs of a few tokens are enough.
+ENOUGH = 0.15
 
 
 def search(
@@ -35,6 +37,7 @@ def search(
     seed: int = 0,
     budget: Budget | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    keep: bool = False,
 ) -> Outcome:
     """Find inputs on which the sides part as far as possible.
 
@@ -46,6 +49,7 @@ def search(
             the same result.
         budget: what may be spent.
         progress: called often.
+        keep: Ctrl-C ends the search, and what was found so far comes back, instead of a KeyboardInterrupt.
 
     Returns:
         the best inputs, evaluated whole by the array engine. `search.certificate` certifies them.
@@ -56,7 +60,7 @@ def search(
     """
     begin = time.monotonic()
     objective, budget = objective or Objective(), budget or Budget()
-    bound, no_bound = _bound(sides, space, objective)
+    bound, no_bound = bound_for(sides, space, objective)
     blank = Outcome(
         "nothing", "", tuple(sides), space, objective, budget, seed, bound=bound, no_bound=no_bound
     )
@@ -69,24 +73,33 @@ def search(
     limit = (
         bound.real if bound is not None and bound.rigor == "rigorous" and math.isfinite(bound.real) else None
     )
+    gaps = _gaps(sides, space)
     state = Parts(
-        target, budget, seed, progress, limit, None if limit is None else _narrow(bound, len(sides)), begin
+        target, budget, seed, progress, limit, None if limit is None else _narrow(bound, gaps), begin, keep
     )
     if space.base is None:
         if target.compactable and space.dims == 1:
             state.step("closed form", state.closed_form)
-        if not state.ahead:
-            state.step("construct", state.construct)
-        if space.kind == "qkv":
+        if not target.compactable:
+            state.step("places", state.places)
+        if space.kind == "qkv" and not _enough(state, bound):
             state.step("products", state.products)
+        if not state.ahead and (space.kind == "scores" or not _enough(state, bound)):
+            state.step("construct", state.construct)
         if len(sides) == 2 and objective.metric == "ulp" and target.compactable:
             state.step("values", state.values, always=True)
         for number, start in enumerate(_different(state.seeds)[:2]):
             share = state.left() // 2 if number == 0 else state.left() // 4
             state.step("evolve", lambda start=start, share=share: state.evolve(start, share))
-    if not state.seeds or space.kv_len <= SHORT or space.kind == "qkv":
+    if not state.seeds or space.kv_len <= SHORT or (space.kind == "qkv" and not _enough(state, bound)):
         state.step("scratch", state.scratch, kept=0)
     return _outcome(state, blank)
+
+
+def _enough(state: Parts, bound: Bound | None) -> bool:
+    """Whether a few tokens gave so much that what takes every token, and long to compile, is left out."""
+    reach = 1.0 if bound is None or math.isinf(bound.real) else min(1.0, ENOUGH * bound.real)
+    return state.best >= reach
 
 
 def search_by(
@@ -98,6 +111,7 @@ def search_by(
     seed: int = 0,
     budget: Budget | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    keep: bool = False,
 ) -> Outcome:
     """As `search`, by one of the baselines of `search.baselines.METHODS`; ``search`` is `search` itself.
 
@@ -105,7 +119,7 @@ def search_by(
         InputError: no such method. Others as `search`.
     """
     if method == "search":
-        return search(sides, space, objective, seed=seed, budget=budget, progress=progress)
+        return search(sides, space, objective, seed=seed, budget=budget, progress=progress, keep=keep)
     from search.baselines import METHODS
 
     if method not in METHODS:
@@ -116,12 +130,12 @@ def search_by(
         )
     begin = time.monotonic()
     objective, budget = objective or Objective(), budget or Budget()
-    bound, no_bound = _bound(sides, space, objective)
+    bound, no_bound = bound_for(sides, space, objective)
     blank = Outcome(
         "nothing", "", tuple(sides), space, objective, budget, seed, bound=bound, no_bound=no_bound
     )
     target = Target(sides, space, objective)
-    state = Parts(target, budget, seed, progress, None, None, begin)
+    state = Parts(target, budget, seed, progress, None, None, begin, keep)
 
     def run() -> None:
         more = {"rlimit": budget.rlimit} if method == "smt" else {}
@@ -144,6 +158,7 @@ def _outcome(state: Parts, blank: Outcome) -> Outcome:
         "steps": tuple(state.steps),
         "evaluations": state.target.evaluations,
         "cut": state.cut,
+        "interrupted": state.interrupted,
     }
     if not state.hits:
         reason = "no input that satisfies the constraints was found within the budget"
@@ -154,8 +169,8 @@ def _outcome(state: Parts, blank: Outcome) -> Outcome:
     return replace(blank, status="found", best=best, stored=other, **common)
 
 
-def _bound(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[Bound | None, str]:
-    """The upper bound of the smallest distance of any two sides.
+def bound_for(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[Bound | None, str]:
+    """The upper bound of the smallest distance of any two sides, or None and why there is none.
 
     Of n numbers on a line the two nearest are at most the range over n - 1 apart.
     """
@@ -184,7 +199,7 @@ def _bound(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[B
         return None, why
     least = min(found, key=lambda b: b.real)
     widest = max(found, key=lambda b: b.real)
-    gaps = len(sides) - 1
+    gaps = _gaps(sides, space)
     if why or widest.real / gaps >= least.real:
         return least, ""
     real = widest.real / gaps
@@ -194,13 +209,21 @@ def _bound(sides: Sequence[Side], space: Space, objective: Objective) -> tuple[B
     ), ""
 
 
-def _narrow(bound: Bound | None, sides: int) -> float | None:
+def _gaps(sides: Sequence[Side], space: Space) -> int:
+    """Into how many gaps the smallest distance divides the largest.
+
+    With one column the outputs lie on one line. With more, each pair may be apart in another column.
+    """
+    return len(sides) - 1 if space.dims == 1 else 1
+
+
+def _narrow(bound: Bound | None, gaps: int) -> float | None:
     """What the roundings to narrow formats alone allow."""
     if bound is None or bound.a is None or bound.b is None:
         return None
     none = Fraction(0)
     a, b = (replace(terms, wide_direct=none, wide_through=none) for terms in (bound.a, bound.b))
-    found = bound_of(a, b, cancellation=bound.cancellation, fmt=bound.format).real / (sides - 1)
+    found = bound_of(a, b, cancellation=bound.cancellation, fmt=bound.format).real / gaps
     return found if math.isfinite(found) else None
 
 

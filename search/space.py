@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search.limits import check_context
 from specs.errors import InputError
 
 Kind = Literal["scores", "qkv"]
@@ -104,10 +105,7 @@ class Space:
                 place="cancellation",
                 remedy="1 allows no cancellation at all, 0 any",
             )
-        if self.context.get("window"):
-            raise InputError(
-                "a window masks tokens", place="context", remedy="search a sequence as long as the window"
-            )
+        check_context(self.context, self.kv_len)
         if any(not 0 <= t < self.kv_len for t in self.fixed):
             raise InputError(
                 f"a fixed token is not in 0..{self.kv_len - 1}", place="fixed", remedy="number tokens from 0"
@@ -123,6 +121,24 @@ class Space:
                 f"the base has {self.base.kv_len} tokens and {self.base.dims} columns",
                 place="base",
                 remedy=f"the space has {self.kv_len} and {self.dims}",
+            )
+        if self.base is not None:
+            self._readable(self.base)
+
+    def _readable(self, base: Inputs) -> None:
+        if base.count != 1:
+            raise InputError(f"{base.count} inputs to start from", place="base", remedy="give one")
+        if not (np.isfinite(base.values).all() and (base.scores < np.inf).all()):
+            raise InputError(
+                "the base has a score of NaN or +inf, or a value that is not finite",
+                place="base",
+                remedy="give finite numbers; a score of -inf masks a token",
+            )
+        if np.isneginf(base.scores).any() and not self.masks:
+            raise InputError(
+                "the base masks tokens, which this space does not allow",
+                place="base",
+                remedy="allow masks (--masks)",
             )
 
     @staticmethod

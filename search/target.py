@@ -97,6 +97,20 @@ class Target:
                 place="search",
                 remedy="choose variants that take the same input",
             )
+        base = space.base
+        if base is not None and not np.array_equal(self.stored(base.values), base.values):
+            raise InputError(
+                f"the base has values that are no numbers of {self.evaluators[0].value_format}",
+                place="base",
+                remedy="round them to the format of V",
+            )
+        projection = self.objective.projection
+        if projection is not None and projection.shape[1] != space.dims:
+            raise InputError(
+                f"a projection of {projection.shape[1]} columns, where {space.dims} are searched",
+                place="projection",
+                remedy="search as many columns of V as it has (--dims)",
+            )
 
     @property
     def evaluations(self) -> int:

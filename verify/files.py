@@ -77,7 +77,9 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 def _case(file: Path, found: Mapping[str, NDArray[Any]]) -> Case:
     for name in found:
         if name not in _READABLE:
-            raise InputError(f"unknown array '{name}'", place=str(file), remedy=did_you_mean(name, _READABLE))
+            raise InputError(
+                f"unknown array '{name[:60]}'", place=str(file), remedy=did_you_mean(name, _READABLE)
+            )
     dtype = str(found["dtype"]) if "dtype" in found else ""
     arrays = {n: _narrow(file, n, a, dtype) for n, a in found.items() if n in ARRAYS}
     if set(arrays) not in ({"scores", "values"}, {"q", "k", "v"}):
@@ -170,11 +172,7 @@ def _npz(file: Path) -> dict[str, NDArray[Any]]:
         _bounded(file, sum(member.file_size for member in archive.infolist()))
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            place = f"{file}: array '{name}'"
-            if name not in _READABLE:
-                raise InputError(
-                    f"unknown array '{name[:60]}'", place=str(file), remedy=did_you_mean(name, _READABLE)
-                )
+            place = f"{file}: array '{name[:60]}'"
             with _readable(place), archive.open(member) as stream:
                 out[name] = _npy(stream, member.file_size, place, name)
     return out

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from search.objective import Objective as SearchObjective
     from search.sides import Side
     from search.space import Space
+    from specs.platforms import Platform
 
-METHODS = ("search", "random", "bgrt", "cma", "condition", "smt")
-METRICS = ("ulp", "f32")
+METHODS = ("search", "random", "bgrt", "cma", "condition", "evolution", "smt")
+METRICS = ("ulp", "f32", "flips", "kl")
+#: What a distance is counted in.
+UNITS = {"ulp": "ULP", "f32": "ULP of the float32 result", "flips": "of logit margin", "kl": "nats"}
+#: Those that need a projection to logits.
+OF_LOGITS = ("flips", "kl")
 #: Between a metric and the side that an objective singles out.
 SINGLED = ":single="
 MAX_TOKENS = 1 << 20
@@ -109,8 +114,42 @@ class CaseSide(Frozen):
     content: Annotated[str, _HASH]
 
 
+class FileOf(Frozen):
+    """A file that a case reads: its path, as the campaign file has it, and what it must hold."""
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    sha256: Annotated[str, _HASH]
+
+    def check(self) -> str:
+        """The path, if the file still holds what it held when the case was made.
+
+        Raises:
+            InputError: it does not, or cannot be read.
+        """
+        from search.files import digest
+
+        if digest(self.path) != self.sha256:
+            raise InputError(
+                "is not the file that it was when the campaign was made",
+                place=self.path,
+                remedy="put it back, or start the campaign from its file again: a changed file makes new cases",
+            )
+        return self.path
+
+
+class BaseOf(Frozen):
+    """An input that a search starts from: see `search.space.Space`. ``fixed``: tokens, such as ``0-15,40``."""
+
+    file: FileOf
+    edits: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    fixed: Annotated[str, StringConstraints(max_length=20_000)] = ""
+
+
 class Case(Frozen):
-    """One search, as plain data; the fields mean what they mean in a campaign file (`search.campaign.plan`)."""
+    """One search, as plain data; the fields mean what they mean in a campaign file (`search.campaign.plan`).
+
+    ``projection`` and ``base`` are left out of the JSON where there are none.
+    """
 
     sides: Annotated[tuple[CaseSide, ...], Field(strict=False, min_length=2, max_length=MAX_SIDES)]
     kv_len: Length
@@ -121,10 +160,13 @@ class Case(Frozen):
     budget: Budget
     space: SpaceOf
     context: Annotated[dict[SettingName, Value], Field(max_length=100)]
+    projection: FileOf | None = None
+    base: BaseOf | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The case as JSON values."""
-        return self.model_dump(mode="json")
+        fields = self.model_dump(mode="json")
+        return {name: x for name, x in fields.items() if x is not None or name not in ("projection", "base")}
 
     @cached_property
     def text(self) -> str:
@@ -138,7 +180,7 @@ class Case(Frozen):
 
     @property
     def metric(self) -> str:
-        """``ulp`` or ``f32``."""
+        """One of `METRICS`."""
         return self.objective.partition(SINGLED)[0]
 
     @property
@@ -151,8 +193,9 @@ class Case(Frozen):
     def label(self) -> str:
         """One line for people."""
         sides = " / ".join(_shown(side) for side in self.sides)
+        base = "" if self.base is None else f"edits of {self.base.file.path}, "
         return (
-            f"{sides}, {self.kv_len} tokens, c = {self.cancellation:g}, {self.objective}, "
+            f"{sides}, {self.kv_len} tokens, {base}c = {self.cancellation:g}, {self.objective}, "
             f"{self.method}, seed {self.seed}"
         )
 
@@ -189,28 +232,43 @@ class Case(Frozen):
     def group(self) -> str:
         """What cases share that have the same programs to compile."""
         shared = self.to_json()
-        return canonical([shared[name] for name in ("sides", "kv_len", "context", "space")])
+        return canonical([shared.get(name) for name in ("sides", "kv_len", "context", "space", "base")])
 
     def make_space(self) -> Space:
-        """The inputs that the case searches."""
+        """The inputs that the case searches.
+
+        Raises:
+            InputError: the input that it starts from cannot be read, is another than it was, or does not fit.
+        """
+        from search.files import read_base, token_numbers
         from search.space import Space, Statistics
 
         given = self.space.model_dump()
         statistics = given.pop("statistics")
+        base = self.base
+        if base is not None:
+            given["base"] = read_base(base.file.check())
+            given |= {"edits": base.edits, "fixed": token_numbers(base.fixed, "base.fixed")}
         return Space(
             kv_len=self.kv_len,
-            context=self.context,
+            context=dict(self.context),
             cancellation=self.cancellation,
             statistics=None if statistics is None else Statistics(**statistics),
             **given,
         )
 
     def make_objective(self) -> SearchObjective:
-        """What the case maximises."""
+        """What the case maximises.
+
+        Raises:
+            InputError: its projection cannot be read, is another than it was, or it has none and needs one.
+        """
+        from search.files import read_projection
         from search.objective import Objective
 
         metric: Any = self.metric
-        return Objective(metric, single=self.single)
+        matrix = None if self.projection is None else read_projection(self.projection.check())
+        return Objective(metric, matrix, self.single)
 
     def load_sides(self) -> tuple[Side, ...]:
         """The sides, checked to be what they were when the case was made.
@@ -242,8 +300,13 @@ def canonical(value: Any) -> str:
 
 def content_of(side: Side) -> str:
     """SHA-256 of the spec, changed lines included, and of the platform, in hexadecimal."""
-    platform = canonical(side.platform.model_dump(mode="json"))
-    return hashlib.sha256(f"{side.spec.content_hash}\n{platform}".encode()).hexdigest()
+    return content_hash(side.spec.content_hash, side.platform)
+
+
+def content_hash(spec: str, platform: Platform) -> str:
+    """`content_of` a side, from the hash of its spec and its platform."""
+    text = canonical(platform.model_dump(mode="json"))
+    return hashlib.sha256(f"{spec}\n{text}".encode()).hexdigest()
 
 
 def _shown(side: CaseSide) -> str:

@@ -130,6 +130,7 @@ def status(
 ) -> None:
     """Say how far a campaign is, also while it runs."""
     with answering(output is OutputFormat.json) as answer:
+        from search.campaign.case import UNITS
         from search.campaign.reading import load
 
         loaded = load(folder)
@@ -137,7 +138,7 @@ def status(
         listed = [{**row.result(), "seconds": row.seconds, "message": row.message} for row in rows]
         answer.data({**loaded.summary.to_json(), **({"cases": listed} if cases else {})})
         for row in rows:
-            best = "" if row.best_ulp is None else f"  {row.best_ulp:.4g} ULP"
+            best = "" if row.best_ulp is None else f"  {row.best_ulp:.4g} {UNITS[row.case.metric]}"
             cut = "  cut by wall time" if row.cut_by_wall_time else ""
             why = f"  {row.message.splitlines()[0]}" if row.message else ""
             answer.text(f"{row.status:<8}  {row.case.label}{best}{cut}{why}")

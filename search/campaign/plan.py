@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from search.campaign.case import (
     LETTERS,
     MAX_SIDES,
+    OF_LOGITS,
     SINGLED,
+    BaseOf,
     Budget,
     Case,
     CaseSide,
     Cell,
+    FileOf,
     Length,
     Method,
     Objective,
@@ -32,7 +35,7 @@ from search.campaign.case import (
     content_of,
 )
 from specs.document import Document, parse_document, read_document, validate
-from specs.errors import SpecError, UlpscopeError, did_you_mean
+from specs.errors import InputError, SpecError, UlpscopeError, did_you_mean
 from specs.schema import Frozen, Line, RefusalError, SpecName
 
 MAX_CASES = 100_000
@@ -51,8 +54,23 @@ Many = Field(strict=False, max_length=MAX_LIST)
 Some = AfterValidator(_some)
 
 
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class BaseIn(Frozen):
+    """An input to start from: ``scores`` and ``values`` of a file; at most so many edits; tokens that stay."""
+
+    file: PathText
+    edits: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    fixed: Annotated[str, StringConstraints(max_length=20_000)] = ""
+
+
 class Lists(Frozen):
-    """What a file says for all pairs, and a pair for itself."""
+    """What a file says for all pairs, and a pair for itself.
+
+    ``projection`` is a file with W [vocabulary, dim], for the objectives flips and kl. Paths are those of a command in
+    the same folder.
+    """
 
     kv_lens: Annotated[tuple[Length, ...], Many, Some] | None = None
     cancellation: Annotated[tuple[Share, ...], Many, Some] | None = None
@@ -62,6 +80,8 @@ class Lists(Frozen):
     budget: Budget | None = None
     space: SpaceOf | None = None
     context: Annotated[dict[SettingName, Value], Field(max_length=100)] | None = None
+    projection: PathText | None = None
+    base: BaseIn | None = None
 
 
 class Pair(Lists):
@@ -185,10 +205,24 @@ def _checked(document: Document) -> Campaign:
                 remedy="add  kv_lens = [...]  to it or to the top of the file",
             )
         _known_context(document, where, pair)
+        _known_space(document, where, file, pair)
         _single_sides(document, where, pair, pair.count)
         if pair.objectives is None:
             _single_sides(document, (), file, pair.count)
     return Campaign(file, document)
+
+
+def _known_space(document: Document, where: tuple[Any, ...], file: CampaignFile, pair: Pair) -> None:
+    """Whether the search has what the context of a pair asks for."""
+    from search.limits import check_context
+
+    context = {**(file.context or {}), **(pair.context or {})}
+    try:
+        for kv_len in pair.kv_lens or file.kv_lens or ():
+            check_context(context, kv_len)
+    except InputError as error:
+        place = (*where, "context") if pair.context else ("context",) if file.context else where
+        raise SpecError(error.cause, place=document.key(place), remedy=error.remedy) from None
 
 
 def _known_context(document: Document, where: tuple[Any, ...], lists: Lists) -> None:
@@ -233,6 +267,7 @@ def expand(campaign: Campaign) -> tuple[Case, ...]:
         )
     found: dict[str, Case] = {}
     for number, pair in enumerate(file.pairs):
+        projection, base = _files(document, file, number)
         for cells in pair.combinations():
             sides = _sides(document, file, number, cells)
             for kv_len, share, objective, method, seed in product(*_lists(file, pair)):
@@ -246,6 +281,8 @@ def expand(campaign: Campaign) -> tuple[Case, ...]:
                     budget=pair.budget or file.budget or Budget(),
                     space=pair.space or file.space or SpaceOf(),
                     context={**(file.context or {}), **(pair.context or {})},
+                    projection=projection if objective.partition(SINGLED)[0] in OF_LOGITS else None,
+                    base=base,
                 )
                 found.setdefault(case.id, case)
     return tuple(found.values())
@@ -262,22 +299,78 @@ def _lists(file: CampaignFile, pair: Pair) -> tuple[tuple[Any, ...], ...]:
     )
 
 
+def _files(document: Document, file: CampaignFile, number: int) -> tuple[FileOf | None, BaseOf | None]:
+    """The files that the cases of a pair read, with their hashes; read once, so that mistakes show before any work."""
+    pair = file.pairs[number]
+    space = pair.space or file.space or SpaceOf()
+    objectives = pair.objectives or file.objectives or ("ulp",)
+    needed = [o for o in objectives if o.partition(SINGLED)[0] in OF_LOGITS]
+    where = ("pair", number) if pair.projection or pair.base else ()
+    projection, base = None, None
+
+    def refuse(key: str, cause: str, remedy: str) -> NoReturn:
+        owner = ("pair", number) if getattr(pair, key) is not None else ()
+        raise SpecError(cause, place=document.key((*owner, key)), remedy=remedy)
+
+    given, start = pair.projection or file.projection, pair.base or file.base
+    if needed and given is None:
+        raise SpecError(
+            f"the objective {needed[0]} needs a projection",
+            place=document.key(where),
+            remedy='add  projection = "W.safetensors", a file with one array [vocabulary, dim]',
+        )
+    if pair.projection is not None and not needed:
+        refuse(
+            "projection", "no objective of this pair takes a projection", f"ask for {' or '.join(OF_LOGITS)}"
+        )
+    if start is None and not needed:
+        return None, None
+    from search.files import digest, read_base, read_projection, token_numbers
+
+    if given is not None and needed:
+        try:
+            columns = read_projection(given).shape[1]
+            projection = FileOf(path=given, sha256=digest(given))
+        except InputError as error:
+            refuse("projection", f"{error.place}: {error.cause}", error.remedy)
+        if columns != space.dims:
+            refuse("projection", f"{given} has {columns} columns, the space {space.dims}", "set space.dims")
+    if start is not None:
+        try:
+            found = read_base(start.file)
+            token_numbers(start.fixed, "fixed")
+            made = FileOf(path=start.file, sha256=digest(start.file))
+        except InputError as error:
+            refuse("base", f"{error.place}: {error.cause}", error.remedy)
+        lengths = pair.kv_lens or file.kv_lens or ()
+        if set(lengths) != {found.kv_len} or space.dims != found.dims:
+            refuse(
+                "base",
+                f"{start.file} has {found.kv_len} tokens and {found.dims} columns",
+                f"write kv_lens = [{found.kv_len}] and space = {{ dims = {found.dims} }}",
+            )
+        base = BaseOf(file=made, edits=start.edits, fixed=start.fixed)
+    return projection, base
+
+
 def _sides(
     document: Document, file: CampaignFile, number: int, cells: tuple[str, ...]
 ) -> tuple[CaseSide, ...]:
     """The sides of one combination, loaded and bound once at each length, so that mistakes show before any work."""
-    from search.sides import load_side
+    from search.sides import before_rounding, load_side
 
     pair = file.pairs[number]
     context = {**(file.context or {}), **(pair.context or {})}
     made: list[CaseSide] = []
+    stored: dict[str, str] = {}
     for index, cell in enumerate(cells):
         path = ("pair", number, "sides", min(index, len(pair.sides) - 1))
         settings = pair.settings(index)
         try:
             side = load_side(cell, settings)
             for kv_len in pair.kv_lens or file.kv_lens or ():
-                side.program({**context, "kv_len": kv_len})
+                program = side.program({**context, "kv_len": kv_len})
+                stored.setdefault(str(before_rounding(program)[2]), cell)
         except UlpscopeError as error:
             where = f" ({error.place})" if error.place else ""
             raise SpecError(
@@ -286,4 +379,10 @@ def _sides(
                 remedy=error.remedy,
             ) from None
         made.append(CaseSide(cell=cell, set=settings, content=content_of(side)))
+    if len(stored) > 1:
+        raise SpecError(
+            f"outputs are stored in {' and in '.join(f'{fmt} by {cell}' for fmt, cell in stored.items())}",
+            place=document.char(("pair", number, "sides", 0)),
+            remedy="a distance is counted in one format: compare variants that store the same",
+        )
     return tuple(made)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from search.campaign.case import Case
+from search.campaign.case import METRICS, UNITS, Case
 from search.campaign.database import FILE, Status, connect
 from specs.errors import InputError
 
@@ -142,7 +142,10 @@ class Loaded:
         for row in self.cases:
             counts[row.status] += 1
         tried = [row for row in self.cases if row.best_ulp is not None]
-        best = max(tried, key=lambda row: (row.best_ulp, -row.position), default=None)
+        # Distances of outputs, of float32 results and of logits are not one unit: the first of them is told.
+        metric = next((m for m in METRICS if any(row.case.metric == m for row in tried)), "ulp")
+        alike = [row for row in tried if row.case.metric == metric]
+        best = max(alike, key=lambda row: (row.best_ulp, -row.position), default=None)
         return Summary(
             folder=self.folder,
             name=self.name,
@@ -151,6 +154,7 @@ class Loaded:
             best_ulp=None if best is None else best.best_ulp,
             best_case=None if best is None else best.case.label,
             cut_by_wall_time=sum(row.cut_by_wall_time for row in self.cases),
+            unit=UNITS[metric],
         )
 
 
@@ -162,7 +166,7 @@ class Summary:
         folder, name: of the campaign.
         total: its cases.
         counts: cases by status.
-        best_ulp, best_case: the largest ULP so far, and the case that has it.
+        best_ulp, best_case: the largest distance so far, and the case that has it. unit: what it is counted in.
         cut_by_wall_time: how many finished cases wall time cut.
         interrupted: the run that this ends was interrupted.
     """
@@ -175,6 +179,7 @@ class Summary:
     best_case: str | None
     cut_by_wall_time: int
     interrupted: bool = False
+    unit: str = "ULP"
 
     @property
     def verdict(self) -> str:
@@ -183,7 +188,7 @@ class Summary:
         bad = [
             f"{n} {status}" for status, n in self.counts.items() if n and status not in ("done", "pending")
         ]
-        best = "no witness yet" if self.best_ulp is None else f"at most {self.best_ulp:.4g} ULP apart"
+        best = "no witness yet" if self.best_ulp is None else f"at most {self.best_ulp:.4g} {self.unit} apart"
         cut = [f"{self.cut_by_wall_time} cut by wall time"] if self.cut_by_wall_time else []
         return ", ".join([f"{self.name}: {done} of {self.total} cases done", *bad, *cut, best])
 

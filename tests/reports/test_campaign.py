@@ -40,7 +40,7 @@ methods = ["search", "random"]
 seeds = [0, 1, 2]
 [[pair]]
 sides = ["walkthrough.xqa@h200", "walkthrough.triton@h200"]
-set = {{ "a.group" = {json.dumps("tiles(20)")} }}
+set = {{ "a.group" = {json.dumps("tiles(20)")}, "b.segment" = {json.dumps("tiles(12)")} }}
 """
 
 
