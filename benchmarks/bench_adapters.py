@@ -1,7 +1,7 @@
 """How fast the files of engines become runs, in MB of JSON a second, against the goal of 50; and memory of full logits.
 
 Files of about SIZE MB (default 40) are made with a seed, as each engine writes them, and read three times: the best
-counts. With --logits GB as arguments also a run folder of that many GB of bf16 logits is written, read and validated in
+counts, in wall and in CPU seconds (which agree on a machine that does nothing else); `parse` is orjson alone. With --logits GB as arguments also a run folder of that many GB of bf16 logits is written, read and validated in
 a process of its own, whose peak memory is printed. Run:  python benchmarks/bench_adapters.py [SIZE]
 """
 
@@ -156,18 +156,34 @@ def write(file: Path, make: Callable[[random.Random], object], size: int) -> Non
                 stream.write(line + "\n")
 
 
-def best(run: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the fastest of some runs."""
-    found: list[float] = []
+def best(run: Callable[[], object], times: int = 3) -> tuple[float, float]:
+    """Wall and CPU seconds, each of the fastest of some runs."""
+    walls: list[float] = []
+    cpus: list[float] = []
     for _ in range(times):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         run()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        walls.append(time.perf_counter() - start)
+        cpus.append(time.process_time() - cpu)
+    return min(walls), min(cpus)
 
 
-def adapters(size: int, folder: Path) -> Iterator[tuple[str, float, float]]:
-    """Name, MB and seconds of every format."""
+def parsed(file: Path) -> None:
+    """Every line parsed, and nothing else."""
+    import orjson
+
+    from verify.runs.jsonio import unswept
+
+    with file.open("rb") as stream, unswept():
+        for line in stream:
+            orjson.loads(line)
+
+
+Measured = tuple[str, float, tuple[float, float], float]
+
+
+def adapters(size: int, folder: Path) -> Iterator[Measured]:
+    """Name, MB, wall and CPU seconds, and CPU seconds of the parser alone, of every format."""
     from verify.runs.folder import file_sha, inspect_run
     from verify.runs.load import load_runs
 
@@ -175,7 +191,7 @@ def adapters(size: int, folder: Path) -> Iterator[tuple[str, float, float]]:
         file = folder / f"{name.replace(' ', '_')}.jsonl"
         write(file, make, size)
         seconds = best(lambda f=file, a=adapter, m=mapping: load_runs(f, adapter=a, mapping=m))
-        yield name, file.stat().st_size / 1e6, seconds
+        yield name, file.stat().st_size / 1e6, seconds, best(lambda f=file: parsed(f))[1]
         file.unlink()
     own = folder / "own"
     own.mkdir()
@@ -191,7 +207,13 @@ def adapters(size: int, folder: Path) -> Iterator[tuple[str, float, float]]:
     manifest = {"schema": 1, "kind": "run", "run_id": "own", "coordinate": {}, "files": [entry]}
     (own / "manifest.json").write_text(json.dumps({**manifest, "capture": {"value_kind": "raw_logprobs"}}))
     assert inspect_run(own).run is not None
-    yield "own JSON lines", (own / "sequences.jsonl").stat().st_size / 1e6, best(lambda: inspect_run(own))
+    file = own / "sequences.jsonl"
+    yield (
+        "own JSON lines",
+        file.stat().st_size / 1e6,
+        best(lambda: inspect_run(own)),
+        best(lambda: parsed(file))[1],
+    )
 
 
 WRITE = """
@@ -241,11 +263,16 @@ def main() -> int:
     size = int(float(arguments[0]) * 1e6) if arguments else 40_000_000
     low = False
     with tempfile.TemporaryDirectory() as name:
-        print(f"{'format':<20}{'MB':>8}{'s':>9}{'MB/s':>9}   goal {GOAL:.0f}")
-        for label, megabytes, seconds in adapters(size, Path(name)):
-            rate = megabytes / seconds
-            low |= rate < GOAL
-            print(f"{label:<20}{megabytes:8.1f}{seconds:9.2f}{rate:9.0f}{'' if rate >= GOAL else '   below'}")
+        print(
+            f"{'format':<20}{'MB':>8}{'wall s':>9}{'MB/s':>8}{'CPU s':>9}{'MB/s':>8}{'parse':>8}   goal {GOAL:.0f}"
+        )
+        for label, megabytes, (wall, cpu), parse in adapters(size, Path(name)):
+            rates = [megabytes / s for s in (wall, cpu, parse)]
+            low |= rates[0] < GOAL
+            mark = "" if rates[0] >= GOAL else "   below"
+            print(
+                f"{label:<20}{megabytes:8.1f}{wall:9.2f}{rates[0]:8.0f}{cpu:9.2f}{rates[1]:8.0f}{rates[2]:8.0f}{mark}"
+            )
         if gigabytes:
             logits(gigabytes, Path(name))
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")

@@ -192,7 +192,54 @@ def _about(run: Run) -> dict[str, Any]:
     }
 
 
+def script(
+    engine: Annotated[str, typer.Option("--engine", "-e", help="vllm, sglang or transformers.")],
+    backends: Annotated[
+        str,
+        typer.Option("--backends", "-b", metavar="A,B", help="Attention backends, as the engine calls them."),
+    ],
+    prompts: Annotated[
+        Path, typer.Option("--prompts", help="Conversations and their ranges: a file of JSON lines.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The Python file to write; it must be new.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name or folder of the model; else the script asks for it.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option("--mode", help="decode (one token at a time) or prefill; default: decode if it can."),
+    ] = None,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Write a Python file that records a model under each attention backend, on a machine without ulpscope."""
+    with answering(output is OutputFormat.json) as answer:
+        from specs.errors import InputError
+        from verify.runs.prompts import read_prompts
+        from verify.runs.script import capture_script
+
+        if out.exists():
+            raise InputError("is there already", place=str(out), remedy="give another --out")
+        found = read_prompts(prompts)
+        names = [name.strip() for name in backends.split(",") if name.strip()]
+        text = capture_script(engine, names, found, model=model, mode=mode)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"cannot be written: {error.strerror}", place=str(out), remedy="give another --out"
+            ) from None
+        spans = sum(len(p.spans) or 1 for p in found)
+        about = {"engine": engine, "backends": names, "conversations": len(found), "ranges": spans}
+        answer.data({"schema": 1, "path": str(out), **about})
+        answer.text(str(out))
+        answer.close(
+            f"a script for {engine}: {len(names)} backends, {len(found)} conversations, {spans} ranges"
+        )
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands to the group ``capture``."""
     app.command()(validate)
     app.command("import")(import_)
+    app.command()(script)

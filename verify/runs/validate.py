@@ -104,11 +104,17 @@ def _validated(folder: Path, progress: Progress | None) -> Validation:
     _strays(folder if folder.is_dir() else folder.parent, found.run, found.problems)
     total = len(found.run.sequences)
     for index, sequence in enumerate(found.run.sequences):
-        if progress is not None and sequence.full is not None:
+        if progress is not None and _large(sequence):
             progress("checking sequences", index, total)
         check = _Values(found.run, sequence, found.problems)
         out.counts = add(out.counts, add(sequence.counts, check.all()))
     return out
+
+
+def _large(sequence: Sequence) -> bool:
+    """Whether its values take a while."""
+    full = sequence.full
+    return full is not None and full.rows * full.vocab > 1 << 26
 
 
 def _strays(folder: Path, run: Run, problems: Problems) -> None:
@@ -275,7 +281,8 @@ def special(block: NDArray[Any], logprobs: bool, floor: float | None) -> dict[st
             counts["nan_values"] = int(((found & 0x7F) != 0).sum())
             counts["neg_inf_values"] = int((found == 0xFF80).sum())
             counts["pos_inf_values"] = int((found == 0x7F80).sum())
-        positive = int(((bits & 0x8000) == 0).sum() - (bits == 0).sum()) if logprobs else 0
+        # of the patterns up to +infinity all but +0 are above 0
+        positive = int(((bits > 0) & (bits <= 0x7F80)).sum()) if logprobs else 0
         clamped = 0 if floor is None else int((block.astype(np.float32) <= floor).sum())
         clamped -= counts.get("neg_inf_values", 0) if floor is not None else 0
     else:

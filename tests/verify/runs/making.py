@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-REAL = Path(__file__).parents[4].parent / "shared" / "data" / "real"
+REAL = Path(__file__).parents[4] / "shared" / "data" / "real"
 SMOLLM2 = REAL.parent / "smollm2"
 
 

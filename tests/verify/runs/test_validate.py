@@ -1,0 +1,209 @@
+"""`ulpscope capture validate` and `capture import`: every problem named in one go, values looked at, folders written."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from reports.cli import app
+from tests.commands import invoke
+from tests.verify.runs.making import arrays, lines, manifest, tensors
+from tests.verify.runs.test_adapters import OFFLINE, written
+from verify.runs.folder import read_run
+from verify.runs.validate import special, validate
+
+run = partial(invoke, app)
+
+
+def test_a_good_folder(tmp_path: Path) -> None:
+    folder = tensors(tmp_path / "r", arrays(), vocab_size=7)
+    stdout, stderr = run("capture", "validate", str(folder))
+    assert "H200, 1 sequences, 5 rows" in stdout
+    assert stderr.startswith("valid: 1 run, 5 rows, 0 warnings")
+    data = json.loads(run("capture", "validate", str(folder), "--format", "json")[0])
+    assert data["ok"] is True
+    assert data["runs"][0]["sha256"] == read_run(folder).sha256
+
+
+def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    folder = tensors(tmp_path / "r", {**arrays(), "positions": np.array([0, 1, 1, 3, 9])}, vocab_size=9)
+    (folder / "b.npz").write_bytes(b"no")
+    manifest(folder, ["a.safetensors", "b.npz"], vocab_size=9)
+    stdout, stderr = run("capture", "validate", str(folder), code=2)
+    for message in (
+        "a.safetensors: field 'positions', row 2: position 1 again",
+        "a.safetensors: field 'positions', row 4: position 9 in a text of 5 tokens",
+        "a.safetensors: field 'logits': has 7 columns, the manifest says vocab_size 9",
+        "b.npz: truncated or damaged",
+    ):
+        assert message in stdout, message
+    assert "4 problems in 1 of 1 runs" in stderr
+    data = json.loads(run("capture", "validate", str(folder), "--format", "json", code=2)[0])
+    assert data["ok"] is False
+    assert {(e["file"], e["field"], e["row"]) for e in data["runs"][0]["errors"]} == {
+        ("a.safetensors", "positions", 2),
+        ("a.safetensors", "positions", 4),
+        ("a.safetensors", "logits", None),
+        ("b.npz", None, None),
+    }
+
+
+def test_every_field_of_a_wrong_manifest(tmp_path: Path) -> None:
+    folder = tensors(tmp_path / "r", arrays(), vocab_size=0, capture={"value_kind": "x", "temperature": -1})
+    (one,) = validate(folder)
+    assert {p.field for p in one.problems} == {"capture.value_kind", "capture.temperature", "vocab_size"}
+
+
+def test_several_runs_in_a_folder(tmp_path: Path) -> None:
+    tensors(tmp_path / "a", arrays())
+    tensors(tmp_path / "b", {**arrays(), "positions": np.array([0, 1, 1, 3, 4])})
+    stdout, stderr = run("capture", "validate", str(tmp_path), code=2)
+    assert "1 problem in 1 of 2 runs" in stderr
+    assert f"{tmp_path / 'b'}: wrong" in stdout
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    assert "no such folder" in run("capture", "validate", str(tmp_path / "x"), code=2)[1]
+    assert "holds no manifest.json" in run("capture", "validate", str(tmp_path), code=2)[1]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, ml_dtypes.bfloat16])
+def test_special_values_are_counted(kind: Any) -> None:
+    values = [np.nan, -np.inf, np.inf, -9999.0, -10000.0, 0.0, -0.0, 1.5, -2.0, 2.0**-14]
+    block = np.array(values, np.float32).astype(kind).reshape(2, 5)
+    # -9999 and -10000 round to one number in bfloat16, and to -10000 both in float16
+    assert special(block, True, float(np.float32(kind(-9999.0)))) == {
+        "nan_values": 1,
+        "neg_inf_values": 1,
+        "pos_inf_values": 1,
+        "clamped_values": 2,
+        "positive_logprobs": 3,
+    }
+
+
+def test_nan_and_infinities_of_full_logits(tmp_path: Path) -> None:
+    found = arrays()
+    found["logits"][1, 2], found["logits"][3, :2] = np.nan, -np.inf
+    (one,) = validate(tensors(tmp_path / "r", found))
+    assert one.ok
+    assert one.counts == {"nan_values": 1, "neg_inf_values": 2}
+
+
+def log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    wide = logits.astype(np.float64)
+    return (wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+def test_logits_that_are_said_to_be_log_probabilities(tmp_path: Path) -> None:
+    found = arrays()
+    kind = {"value_kind": "raw_logprobs"}
+    (one,) = validate(tensors(tmp_path / "r", found, capture=kind))
+    (problem,) = one.problems
+    assert (problem.field, problem.row) == ("capture.value_kind", 0)
+    found["logits"] = log_softmax(found["logits"])
+    assert validate(tensors(tmp_path / "s", found, capture=kind))[0].ok
+    (one,) = validate(tensors(tmp_path / "t", found))
+    assert one.ok
+    assert "log-probabilities?" in str(one.problems.warnings[0])
+
+
+def test_an_lse_to_the_wrong_base_or_of_other_rows(tmp_path: Path) -> None:
+    """ln 2 is less than 1: an lse to base e that is taken for one to base 2 is below the largest logit."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((6, 50)) * 5 + 20
+    ids = np.argsort(-logits, axis=1)[:, :4]
+    found = {
+        "input_ids": np.zeros(6, np.int32),
+        "topk_ids": ids.astype(np.int32),
+        "topk_values": np.take_along_axis(logits, ids, axis=1).astype(np.float32),
+        "lse": np.log(np.exp(logits).sum(axis=1)).astype(np.float32),
+    }
+    assert validate(tensors(tmp_path / "r", found, capture={"lse_base": "e"}))[0].ok
+    (one,) = validate(tensors(tmp_path / "s", found, capture={"lse_base": "2"}))
+    assert {(p.field, p.row) for p in one.problems} == {("lse", i) for i in range(6)}
+
+
+def test_more_decimals_than_were_printed(tmp_path: Path) -> None:
+    row = {"id": "c", "token_ids": [1, 2], "logprobs": [-0.1234, -1.5]}
+    assert validate(lines(tmp_path / "r", [row], capture={"decimals": 4}))[0].ok
+    (one,) = validate(
+        lines(tmp_path / "s", [{**row, "logprobs": [-0.1234, -0.12345]}], capture={"decimals": 4})
+    )
+    (problem,) = one.problems
+    assert (problem.field, problem.row) == ("capture.decimals of chosen", 1)
+    many = [round(-0.01 * i - 0.001, 3) for i in range(40)]
+    (one,) = validate(lines(tmp_path / "t", [{**row, "token_ids": [1] * 40, "logprobs": many}]))
+    assert "capture.decimals" in str(one.problems.warnings[0])
+
+
+def test_greedy_and_sums(tmp_path: Path) -> None:
+    row = {
+        "id": "c",
+        "token_ids": [1, 2, 3],
+        "logprobs": [-0.5, -1.0, -0.1],
+        "top": [[[1, -0.5], [4, -1.5]], [[5, -0.5], [2, -1.0]], [[3, -0.1], [6, -0.2]]],
+    }
+    (one,) = validate(lines(tmp_path / "r", [row], capture={"greedy": True}))
+    assert one.counts == {"chosen_not_top1": 1, "sums_above_one": 1}
+
+
+def test_strays_and_copies_are_warned_of(tmp_path: Path) -> None:
+    folder = tensors(tmp_path / "r", arrays())
+    (folder / "b.safetensors").write_bytes((folder / "a.safetensors").read_bytes())
+    (folder / "note.txt").write_text("x")
+    manifest(folder, ["a.safetensors", "b.safetensors"])
+    (one,) = validate(folder)
+    assert one.ok
+    said = [str(w) for w in one.problems.warnings]
+    assert any(w.startswith("note.txt: is not in the manifest") for w in said)
+    assert any("has the same bytes as b.safetensors" in w for w in said)
+
+
+def test_import_writes_what_validate_accepts(tmp_path: Path) -> None:
+    file = written(tmp_path, OFFLINE)
+    out = tmp_path / "out"
+    stdout, stderr = run(
+        "capture", "import", str(file), "-o", str(out), "--set", "gpu=H200", "--set", "num_splits=4"
+    )
+    assert "H200 / vllm" in stdout
+    assert stderr.startswith("imported 1 run")
+    back = read_run(out)
+    assert back.manifest.coordinate.num_splits == 4
+    assert back.manifest.origin["adapter"] == "vllm"
+    (one,) = back.sequences
+    assert one.chosen is not None
+    assert one.chosen.tolist() == [-3.5, -0.25, -0.125, -9999.0]
+    assert one.counts == {"clamped_values": 1}
+    assert run("capture", "validate", str(out))[1].startswith("valid")
+    assert "is not an empty folder" in run("capture", "import", str(file), "-o", str(out), code=2)[1]
+
+
+def test_import_of_several_coordinates(tmp_path: Path) -> None:
+    from tests.verify.runs.test_mapping import replica
+
+    file = written(tmp_path, [replica("t", c, i, [-0.5]) for c in ("v1", "v2") for i in (0, 1)], "a.jsonl")
+    data = json.loads(run("capture", "import", str(file), "-o", str(tmp_path / "o"), "--format", "json")[0])
+    assert [(Path(r["path"]).name, r["sequences"]) for r in data["runs"]] == [("000_v1", 2), ("001_v2", 2)]
+    assert run("capture", "validate", str(tmp_path / "o"))[1].startswith("valid: 2 runs, 8 rows")
+
+
+def test_import_mistakes(tmp_path: Path) -> None:
+    file, out = str(written(tmp_path, OFFLINE)), str(tmp_path / "o")
+    assert "did you mean 'vllm'?" in run("capture", "import", file, "-o", out, "-a", "vlm", code=2)[1]
+    assert (
+        "did you mean 'tgi_replicas'?"
+        in run("capture", "import", file, "-o", out, "-m", "tgi_replica", code=2)[1]
+    )
+    assert "give one of them" in run("capture", "import", file, "-o", out, "-a", "tgi", "-m", "x", code=2)[1]
+    assert (
+        "is in no format that is known"
+        in run("capture", "import", str(written(tmp_path, {"a": 1}, "b.json")), "-o", out, code=2)[1]
+    )
+    assert "--out" in run("capture", "import", file, code=2)[1]
+    assert "adapter  vllm" in run("capture", "import", "--list")[0]
