@@ -21,7 +21,7 @@ from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
 from specs.names import SCALARS
 from specs.program import Program
-from verify.numerics.rounding import round_array, storage_dtype, store
+from verify.numerics.rounding import decode, round_array, storage_dtype, store, word_dtype
 
 #: Slots of one call: candidates x tokens x (1 + dims).
 MAX_SLOTS = 1 << 22
@@ -135,11 +135,13 @@ class Evaluator:
 
     def _check_scores(self) -> None:
         """Ready scores are scaled; a spec that scales them later takes something else by that name."""
+        from search.lines import upstream
+
         scaled = set(SCALARS) - {"softcap", "k_scale", "v_scale"}
         score = self.program.score_site()
-        for name, site in self.program.sites.items():
-            used = {getattr(n, "id", "") for n in site.expr.walk()}
-            if name != score and used & scaled:
+        for name, line in upstream(self.program).items():
+            used = {getattr(n, "id", "") for n in line.walk()}
+            if used & scaled:
                 raise UnsupportedError(
                     f"line '{name}' of {self.side.spec.name} scales the scores",
                     place="space",
@@ -234,19 +236,29 @@ class Evaluator:
 
         score = self.program.score_site()
         scalars = {n: x for n, x in self.scalars.items() if n not in self.program.sites}
+        if self.space.kind == "scores":
+            given: list[dict[str, Any]] = [{"feed": {score: s.astype(np.float64)}} for s in inputs.scores]
+        else:
+            formats, depth = self.program.inputs, int(self.space.context.get("head_dim", 1))
+            q, k = realised(inputs.scores, depth, formats, self.space.carry)
+            q, k = (values_of(x, formats[n]) for x, n in ((q, "q"), (k, "k")))
+            given = [{"q": q, "k": rows} for rows in k]
         found: dict[str, list[list[float]]] = {self.site: [], "output": []}
-        for s, v in zip(inputs.scores, inputs.values, strict=True):
-            row = RowInputs(
-                v=v.astype(np.float64),
-                scalars=scalars,
-                query=self.kv_len - 1,
-                feed={score: s.astype(np.float64)},
-            )
+        for one, v in zip(given, inputs.values, strict=True):
+            v = v.astype(np.float64)
+            if v.shape[1] < self.columns:  # lines that depend on their column need all of a head
+                v = np.pad(v, ((0, 0), (0, self.columns - v.shape[1])))
+            row = RowInputs(v=v, scalars=scalars, query=self.kv_len - 1, **one)
             walker = Walker(self.program, self.plan, row, ScalarArithmetic())
             for name, rows in found.items():
                 rows.append([walker.value(name, {"dim": d}) for d in range(inputs.dims)])
         stored = store(np.array(found["output"], dtype=np.float64), self.format)
         return Outputs(np.array(found[self.site], dtype=np.float64), stored, self.format)
+
+
+def values_of(words: NDArray[Any], fmt: Format) -> NDArray[np.float64]:
+    """Stored numbers as doubles."""
+    return decode(np.ascontiguousarray(words).view(word_dtype(fmt)), fmt)
 
 
 def _padded(inputs: Inputs, least: int) -> Inputs:

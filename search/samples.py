@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.tape import Event, Node, TapeArithmetic, TapeWalker
-from specs.errors import InputError, SpecError, UnsupportedError
+from specs.errors import InputError, SpecError, UlpscopeError, UnsupportedError
 from specs.names import HEAD_SCALARS, SCALARS
-from specs.program import Program
+from specs.program import TOKEN, Program
+from verify.definition import ScalarArithmetic, Walker
 from verify.definition.arithmetic import COMPARISONS
+from verify.definition.expressions import Line
 from verify.definition.inputs import RowInputs
 from verify.partition import Plan
 
@@ -55,18 +57,61 @@ class Effect:
     fits: bool = True
 
 
-def instance(program: Program, shape: Sequence[int]) -> Plan:
-    """A plan of this shape in which every piece has as many tokens; the program keeps its own context."""
+def colours(program: Program, size: int) -> list[tuple[int, ...]]:
+    """For each place in a piece of ``size`` tokens its colour in each view of tokens; no colours where a view sees more."""
+    levels = len(program.level_names)
+    tokens = np.arange(size, dtype=np.int32).reshape(*[1] * levels, size)
+    exists = {name: np.ones([1] * (i + 1), np.bool_) for i, name in enumerate(program.level_names)}
+    plan = Plan(program, {"kv_len": size}, program.level_names, tokens, exists)
+    walker = Walker(program, plan, RowInputs(), ScalarArithmetic())
+    site, first = next(iter(program.sites.values())), dict.fromkeys(program.level_names, 0)
+    views = [v for v in program.views.values() if v.axis == TOKEN]
+    try:
+        reads = [Line(walker, site.section, site.place).integer(v.index) for v in views]
+        return [tuple(int(read(walker.index({**first, TOKEN: p}))) for read in reads) for p in range(size)]
+    except UlpscopeError:
+        return [()] * size
+
+
+def slots(program: Program, size: int) -> list[int]:
+    """The places of a piece in the order in which a small instance fills them: first one of each colour."""
+    seen: dict[tuple[int, ...], int] = {}
+    ranked: list[tuple[int, int]] = []
+    for place, colour in enumerate(colours(program, size)):
+        seen[colour] = seen.get(colour, -1) + 1
+        ranked.append((seen[colour], place))
+    return [place for _, place in sorted(ranked)]
+
+
+def instance(program: Program, shape: Sequence[int], places: Sequence[int] | None = None) -> Plan:
+    """A plan of this shape in which every piece has as many tokens; the program keeps its own context.
+
+    Args:
+        program: says what levels there are.
+        shape: pieces of each level, and tokens of each innermost piece.
+        places: where in the innermost piece its tokens stand; None: the first ones.
+    """
     n = int(np.prod(shape))
     tokens = np.arange(n, dtype=np.int32).reshape(tuple(shape))
+    if places is not None:
+        apart = np.full((*shape[:-1], max(places) + 1), -1, dtype=np.int32)
+        apart[..., list(places)] = tokens
+        tokens = apart
     exists = {
         name: np.ones(tuple(shape[: i + 1]), dtype=np.bool_) for i, name in enumerate(program.level_names)
     }
     return Plan(program, {"kv_len": n}, program.level_names, tokens, exists)
 
 
-def row_inputs(program: Program, scores: Sequence[Any]) -> tuple[RowInputs, list[float]]:
-    """A row of ready scores, and the values of v: distinct numbers, which the tape takes for names.
+def row_inputs(
+    program: Program, scores: Sequence[Any], count: int | None = None
+) -> tuple[RowInputs, list[float]]:
+    """A row of ready scores, and the values of v: distinct numbers, which stand for inputs.
+
+    Args:
+        program: says what is fed.
+        scores: of each token, whatever the arithmetic takes.
+        count: how many names are wanted; None: one for each token.
 
     Raises:
         UnsupportedError: the program has no score to feed.
@@ -83,8 +128,8 @@ def row_inputs(program: Program, scores: Sequence[Any]) -> tuple[RowInputs, list
     scalars = dict.fromkeys(SCALARS, 1.0) | {"softcap": 0.0}
     scalars |= {name: float("-inf") if name == "sink" else 0.0 for name in HEAD_SCALARS}
     half = 1 << max(0, program.inputs["v"].p - 1)
-    names = [float((half + i % half) << (i // half)) / half for i in range(n)]
-    return RowInputs(v=np.array(names)[:, None], scalars=scalars, feed={site: feed}), names
+    names = [float((half + i % half) << (i // half)) / half for i in range(count or n)]
+    return RowInputs(v=np.array(names[:n])[:, None], scalars=scalars, feed={site: feed}), names
 
 
 def walk(

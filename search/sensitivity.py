@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from search.samples import Effect, Samples, instance
+from search.samples import Effect, Samples, colours, instance, slots
 from search.sides import Side, before_rounding
 from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
@@ -32,6 +32,8 @@ from specs.program import TOKEN, Program
 MAX_TOKENS = 128
 #: Levels of at most so many pieces are taken whole where smaller ones cannot be walked.
 SMALL_LEVELS = (4, 16)
+#: Of views of at most so many colours each is taken into the smallest instance.
+MAX_COLOURS = 8
 
 Key = tuple[str, int, str, Format, bool, int]
 
@@ -261,7 +263,8 @@ def grown(side: Side, context: Mapping[str, Any]) -> tuple[tuple[Grown, ...], bo
     """The roundings of ``side`` at the sizes of its plan in ``context``.
 
     The counts of small instances, two sizes of each axis, are continued linearly in every axis: exact where sums
-    are sequential, too many where a tree is flatter.
+    are sequential, too many where a tree is flatter. The smallest instance has a piece, or a token, of every colour of
+    a view; and all pieces of a level where lines read pieces by number.
 
     Returns:
         the roundings, and whether each of them is a factor (see `Sensitivities.factors`) in the largest instance.
@@ -272,19 +275,35 @@ def grown(side: Side, context: Mapping[str, Any]) -> tuple[tuple[Grown, ...], bo
     program, output, fmt = before_rounding(side.program(context))
     plan = side.plan(context)
     axes, actual = (*program.level_names, TOKEN), tuple(int(n) for n in plan.tokens.shape)
-    lows = [1 if n == 1 else 2 if i in (0, len(axes) - 1) else 1 for i, n in enumerate(actual)]
+    lows = [min(n, 2 if i in (0, len(axes) - 1) else 1) for i, n in enumerate(actual)]
+    places = slots(program, actual[-1])
+    for i, (axis, n) in enumerate(zip(axes[:-1], actual, strict=False)):
+        of_axis = [v.size for v in program.views.values() if v.axis == axis]
+        lows[i] = max([lows[i], *(min(n, k) for k in of_axis if k <= MAX_COLOURS)])
+    kinds = len(set(colours(program, actual[-1])))
+    lows[-1] = max(lows[-1], kinds if kinds <= MAX_COLOURS else 1)
     refused: UnsupportedError | None = None
-    for most in (0, *SMALL_LEVELS):  # pieces that read each other need all of a level
-        whole = frozenset(i for i, n in enumerate(actual[:-1]) if 1 < n <= most)
+    for whole in _wholes(actual):  # pieces that read each other need all of a level
         taken = [n if i in whole else low for i, (n, low) in enumerate(zip(actual, lows, strict=True))]
-        if prod(taken) > MAX_TOKENS // 4:
-            taken[-1] = 1
+        if prod(taken) > MAX_TOKENS // 2:
+            taken[-1] = min(taken[-1], max(1, kinds))
+        if prod(taken) > MAX_TOKENS:
+            continue
         try:
-            return _continued(program, output, fmt, side.label, axes, actual, taken, whole)
+            return _continued(program, output, fmt, side.label, axes, actual, taken, whole, places)
         except UnsupportedError as error:
             refused = refused or error
     assert refused is not None
     raise refused
+
+
+def _wholes(actual: tuple[int, ...]) -> list[frozenset[int]]:
+    """Which levels to take whole, in the order of trial: none, all small ones, one alone."""
+    out = [frozenset[int]()]
+    for most in SMALL_LEVELS:
+        small = [i for i, n in enumerate(actual[:-1]) if 1 < n <= most]
+        out += [frozenset(small), *(frozenset([i]) for i in small)]
+    return list(dict.fromkeys(out))
 
 
 def _continued(
@@ -296,6 +315,7 @@ def _continued(
     actual: tuple[int, ...],
     lows: Sequence[int],
     whole: frozenset[int],
+    places: Sequence[int],
 ) -> tuple[tuple[Grown, ...], bool]:
     free = [i for i, n in enumerate(actual) if n > lows[i] and i not in whole]
     corners: dict[tuple[int, ...], dict[Key, Counts]] = {}
@@ -307,7 +327,9 @@ def _continued(
             shape[i] += step
         corner = corners[steps] = {}
         for order in _orders(shape):
-            found = _measured(program, output, fmt, label, tuple(shape), order, check=all(steps))
+            found = _measured(
+                program, output, fmt, label, tuple(shape), order, all(steps), sorted(places[: shape[-1]])
+            )
             for s in found.sites:
                 corner[s.key] = s.counts.most(corner.get(s.key, _NONE))
             rising |= {s.key for s in found.sites if not s.falling}
@@ -368,13 +390,14 @@ def _measured(
     shape: tuple[int, ...],
     order: Sequence[int],
     check: bool = True,
+    places: Sequence[int] | None = None,
 ) -> Sensitivities:
     n = prod(shape)
     if n > MAX_TOKENS:
         raise UnsupportedError(
             f"an instance of {n} tokens", place=label, remedy=f"at most {MAX_TOKENS}: give smaller sizes"
         )
-    samples, plan = Samples(order), instance(program, shape)
+    samples, plan = Samples(order), instance(program, shape, places)
     effects = samples.effects(program, plan, output)
     sites: dict[Key, list[Effect]] = {}
     for e in effects:

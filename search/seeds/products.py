@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from search.seeds.construct import Seed, unit_of
 from search.seeds.pilots import BALLAST, MINUS, PILOT, PLUS, Role, Template
+from search.seeds.sparse import Sparse
 from search.space import Inputs
 from search.target import Measured, Target
+from specs.errors import UnsupportedError
 
 #: Sizes of the numbers that cancel, as powers of two.
 CARRIES = (10, 12)
@@ -72,7 +74,7 @@ def _seed(target: Target, carry: int, start: int) -> Seed | None:
         scores[kind == r] = tops[r] - distance
     roles = tuple(Role(sign, ()) for sign in ((PLUS, MINUS) if c < 1 else (PLUS,)))
     template = Template(where, scores, kind, roles)
-    cut = target.on(where)
+    cut = _cut(target, where)
     best: Measured | None = None
     for r in range(len(first)):  # one sign after the other
         rows = np.repeat(scores[None], TRIED, axis=0)
@@ -89,6 +91,21 @@ def _seed(target: Target, carry: int, start: int) -> Seed | None:
     if best.violation[i] > 0:
         return None
     return Seed(cut, best.inputs.pick([i]), float(best.score[i]), template)
+
+
+def _cut(target: Target, tokens: NDArray[np.int64]) -> Target:
+    """The tokens alone: without compiling anything, where the sides allow it."""
+    try:
+        cut = Sparse(target, tokens)
+        cut.measure(
+            Inputs(
+                np.zeros((1, len(tokens)), np.float32),
+                np.zeros((1, len(tokens), target.space.dims), np.float32),
+            )
+        )
+    except UnsupportedError:
+        return target.on(tokens)
+    return cut
 
 
 def _cells(target: Target, count: int) -> list[list[int]]:
