@@ -133,4 +133,5 @@ def observe(sequence: Sequence, recording: Recording, vocab_size: int | None) ->
         found["padded_columns"] = full.vocab - vocab_size
     if kept.get("null_values") and found.get("nan_values"):
         found["nan_values"] = max(0, found["nan_values"] - kept["null_values"])
-    return replace(sequence, counts={k: n for k, n in add(kept, found).items() if n})
+    counts = {k: n for k, n in add(kept, found).items() if n}
+    return sequence if counts == sequence.counts else replace(sequence, counts=counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,16 +39,16 @@ class Taker:
             InputError: a value is not what it should be.
         """
         self.records += 1
-        one = _Record(self, root, record, {**captured, "file": self.stem}, place)
-        coordinate = one.table(self.part.coordinate)
-        flags = {k[6:]: coordinate.pop(k) for k in list(coordinate) if k.startswith("flags.")}
-        if flags:
-            coordinate["flags"] = flags
-        capture = one.table(self.part.capture)
+        captured["file"] = self.stem
+        one = _Record(self, root, record, captured, place)
+        coordinate, capture = one.table(self.part.coordinate), one.table(self.part.capture)
         model, vocab = one.scalar("model", self.part.model), one.scalar("vocab_size", self.part.vocab_size)
-        key = json.dumps([coordinate, capture, model, vocab], sort_keys=True, default=str)
+        key = repr((sorted(coordinate.items()), sorted(capture.items()), model, vocab))
         draft = drafts.get(key)
         if draft is None:
+            flags = {k[6:]: coordinate.pop(k) for k in list(coordinate) if k.startswith("flags.")}
+            if flags:
+                coordinate["flags"] = flags
             draft = drafts[key] = Draft(
                 [], coordinate, capture, None if model is None else str(model)[:200], vocab
             )
@@ -102,6 +101,8 @@ class _Record:
             return None
         if isinstance(where, str):
             return self.at(key, where)
+        if where.value is not None and not where.map:
+            return where.value
         if where.text is not None:
             found: Any = filled(where.text, self.captured)
         elif where.path is not None:
@@ -117,7 +118,11 @@ class _Record:
 
     def scalar(self, key: str, where: Any) -> Any:
         """A value that is one word, number or flag."""
+        if where is None:
+            return None
         found = self.get(key, where)
+        if type(found) is str:
+            return found
         if isinstance(found, np.ndarray) and found.size == 1:
             found = found.reshape(-1)[0].item()
         if found is not None and not isinstance(found, (str, int, float, bool)):
@@ -130,7 +135,7 @@ class _Record:
         return {name: value for name, value in found.items() if value is not None}
 
     def ints(self, key: str, where: Any, *, unknown: bool = False) -> Ints | None:
-        found = self.get(key, where)
+        found = None if where is None else self.get(key, where)
         if found is None:
             return None
         if isinstance(found, np.ndarray):

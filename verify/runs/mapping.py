@@ -224,9 +224,10 @@ def read_mapped(file: FilePath, mapping: Mapping) -> list[Draft]:
     drafts: dict[str, Draft] = {}
     takers = [Taker(part, file.stem, mapping.name) for part in mapping.file.run]
     count = 0
+    each = [parse_path(taker.part.each) for taker in takers]
     for root, place in _roots(file, mapping):
-        for taker in takers:
-            for record, captured in matches(parse_path(taker.part.each), root):
+        for taker, path in zip(takers, each, strict=True):
+            for record, captured in matches(path, root):
                 count += 1
                 if count > MAX_RECORDS:
                     raise InputError(
@@ -234,9 +235,9 @@ def read_mapped(file: FilePath, mapping: Mapping) -> list[Draft]:
                     )
                 taker.take(root, record, captured, place, drafts)
     if not count:
-        each = ", ".join(f"'{t.part.each}'" for t in takers)
+        sought = ", ".join(f"'{t.part.each}'" for t in takers)
         raise InputError(
-            f"has nothing at {each}",
+            f"has nothing at {sought}",
             place=str(file),
             remedy=f"is '{mapping.name}' the mapping for this file?",
         )

@@ -188,7 +188,7 @@ def _matches(
     steps: tuple[Step, ...], value: Any, captured: dict[str, str]
 ) -> Iterator[tuple[Any, dict[str, str]]]:
     if not steps:
-        yield value, captured
+        yield value, dict(captured)
         return
     step, rest = steps[0], steps[1:]
     if step.kind == "name" and "{" in step.name:
