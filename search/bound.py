@@ -17,18 +17,23 @@ from typing import Any, Literal
 
 import numpy as np
 
+from search.brackets import with_brackets
+from search.branches import open_choice
+from search.lines import of_logits, upstream
 from search.sensitivity import Grown, grown
 from search.sides import Side, before_rounding
 from search.tape import APPROXIMATE
 from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
-from specs.nodes import Last, Name, Node, Op, Prev, Tree
+from specs.nodes import Node, Op, Tree
 from specs.program import Program
 
 #: Formats of at most this many significand bits get factors of their own; the others are counted together.
 NARROW = 16
 #: Formats whose smallest normal number is above 2**this lose small weights altogether.
 DEEP = -100
+#: A rigorous bound is one for outputs of at least 2**LEAST in magnitude: what underflows in f32 or bf16 is far smaller.
+LEAST = -60
 #: Binades above the lower output in which the index is followed; beyond them its line goes on.
 BINADES = 12
 SCORE_BOX = 20.0
@@ -50,6 +55,7 @@ class Terms:
         factors: whether every rounding is a factor (see `search.sensitivity.Sensitivities`).
         rounded: whether the output is a rounding of the value whose distance is bounded.
         loses: formats that lose small weights.
+        choice: a line that chooses by position or by data (`search.branches`), whose other branch may round otherwise.
     """
 
     label: str
@@ -66,6 +72,7 @@ class Terms:
     factors: bool
     rounded: bool = True
     loses: tuple[str, ...] = ()
+    choice: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Bound:
         real: distance of the continuous index before the last rounding, at most; infinite where cancellation leaves
             the sign of an output open.
         integer: distance of the stored outputs, at most: ``floor(real) + 1``, as each may be rounded by half a place
-            (an output that is no cast is not rounded once more); None where ``real`` is infinite.
+            (an output that is no cast is not rounded once more); None where ``real`` is infinite or an estimate.
         first_order: the same distance with products of roundings left out.
         a_above, b_above: the first-order distance with the output of that side the larger one.
         rigor: whether ``real`` is proved or only a first-order estimate, equal to `first_order`.
@@ -135,7 +142,7 @@ def upper_bound(
             place="bound",
             remedy="compare outputs of one format",
         )
-    if _same_lines(pa, pb) and _same_plan(a, b, context) and _same_machine(pa, a, b):
+    if _same_lines(pa, pb) and _same_plan(a, b, context) and _same_machine(upstream(pa), a, b):
         reason = "both sides are the same program on the same partition"
         return Bound(0.0, 0, 0.0, 0.0, 0.0, "rigorous", reason, cancellation, fa)
     sides = [terms_of(side, context, roundings=roundings, score_box=score_box) for side in (a, b)]
@@ -148,38 +155,26 @@ def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Boun
     first = real = max(above)
     rigor: Literal["rigorous", "first order"] = "first order"
     reason = _why_not([a, b])
-    if not reason:
+    lost = next((f"{t.label} rounds to {t.loses[0]}" for t in (a, b) if t.loses), "")
+    if lost:
+        reason = f"{lost}, which loses small weights altogether: there is no bound"
+        first = real = math.inf
+        above = [math.inf, math.inf]
+    elif not reason:
         pairs = ((a, b), (b, a))
         real = max(_distance(_product(high), _product(low), cancellation, fmt) for high, low in pairs)
-        rigor, reason = "rigorous", "every rounding is a factor of terms of the numerator or the normaliser"
+        rigor = "rigorous"
+        reason = (
+            "every rounding is a factor of terms of the numerator or the normaliser; for outputs of at least "
+            f"2**{LEAST} in magnitude, so that what underflows is counted, too"
+        )
     last = Fraction(a.rounded + b.rounded, 2)
-    integer = None if math.isinf(real) else math.floor(Fraction(real) + last)
+    integer = None if math.isinf(real) or rigor != "rigorous" else math.floor(Fraction(real) + last)
     return Bound(real, integer, first, above[0], above[1], rigor, reason, cancellation, fmt, a, b)
 
 
-def _upstream(program: Program) -> dict[str, Node]:
-    """The lines that the output depends on, without those above the score."""
-    states, fed = program.states, program.score_site()
-    found: dict[str, Node] = {}
-    todo = ["output"]
-    while todo:
-        name = todo.pop()
-        if name in found or name not in program.sites or name == fed:
-            continue
-        found[name] = program.sites[name].expr
-        for n in found[name].walk():
-            match n:
-                case Name(id=other):
-                    todo.append(other)
-                case Prev(state=other) | Last(state=other):
-                    todo += [other, *(x.id for x in states[other].start.walk() if isinstance(x, Name))]
-                case _:
-                    pass
-    return found
-
-
 def _same_lines(p: Program, q: Program) -> bool:
-    lines = _upstream(p)
+    lines = upstream(p)
 
     def starts(program: Program) -> dict[str, tuple[str, Node]]:
         return {name: (s.scope, s.start) for name, s in program.states.items() if name in lines}
@@ -188,7 +183,7 @@ def _same_lines(p: Program, q: Program) -> bool:
         return {name: (v.size, v.axis, v.index) for name, v in program.views.items()}
 
     return (
-        lines == _upstream(q)
+        lines == upstream(q)
         and all(
             p.sites[n].section == q.sites[n].section and p.sites[n].type == q.sites[n].type for n in lines
         )
@@ -198,9 +193,21 @@ def _same_lines(p: Program, q: Program) -> bool:
     )
 
 
-def _same_machine(program: Program, a: Side, b: Side) -> bool:
-    """Whether the platforms compute the same, as far as the program asks them."""
-    nodes = [n for line in _upstream(program).values() for n in line.walk()]
+def same_logits(a: Side, b: Side, context: Mapping[str, Any]) -> bool:
+    """Whether both sides make the same scores of the same q and k: by the same lines, on machines that compute them alike.
+
+    Where they do not, products of q and k that cancel can move a score by any amount, and there is no bound.
+    """
+    p, q = a.program(context), b.program(context)
+    mine = of_logits(p)
+    return (
+        mine == of_logits(q) and (p.compute, p.inputs) == (q.compute, q.inputs) and _same_machine(mine, a, b)
+    )
+
+
+def _same_machine(lines: Mapping[str, Node], a: Side, b: Side) -> bool:
+    """Whether the platforms compute the same, as far as the lines ask them."""
+    nodes = [n for line in lines.values() for n in line.walk()]
     dots = any(isinstance(n, Tree) and n.kind == "mma" for n in nodes)
     functions = any(isinstance(n, Op) and n.op in APPROXIMATE for n in nodes)
     return (not dots or a.platform.dot_products == b.platform.dot_products) and (
@@ -221,8 +228,8 @@ def _why_not(sides: list[Terms]) -> str:
     for t in sides:
         if not t.factors:
             return f"the roundings of {t.label} are not all factors: products of two are left out"
-        if t.loses:
-            return f"{t.label} rounds to {t.loses[0]}, which loses small weights: not covered"
+        if t.choice:
+            return f"line '{t.choice}' of {t.label} chooses by position or by data: another branch may round otherwise"
     return ""
 
 
@@ -234,7 +241,10 @@ def terms_of(
     score_box: float = SCORE_BOX,
 ) -> Terms:
     """What the roundings of ``side`` may do to its output: arguments and errors as of `upper_bound`."""
+    plan = side.plan(context)
     found, factors = grown(side, context)
+    terms = plan.kv_len + sum(math.prod(plan.exists[level].shape) for level in plan.levels)
+    found = with_brackets(found, side.program(context), terms)
     narrow = tuple(g for g in found if g.format.p <= NARROW and not g.logit)
     up = down = normal_up = normal_down = Fraction(1)
     direct = through = Fraction(0)
@@ -268,6 +278,7 @@ def terms_of(
         factors,
         output != "output",
         tuple(dict.fromkeys(str(g.format) for g in narrow if g.format.emin > DEEP)),
+        open_choice(program, upstream(program)),
     )
 
 
@@ -291,7 +302,9 @@ def _wide(
             each = g.unit_roundoff * (size if g.logit else 1)
             direct += each * g.counts.direct
             through += each * g.counts.through
-    return direct + falling[0], through + falling[1]
+    # What flushes or becomes subnormal is off by at most the smallest normal number of f32, each time.
+    lost = Fraction(2 * len(found) * tokens, 1 << (126 + LEAST))
+    return direct + falling[0] + lost, through + falling[1] + lost
 
 
 def _factors(r: Fraction, times: int, over: int) -> tuple[Fraction, Fraction]:

@@ -19,7 +19,7 @@ def open_choice(program: Program, lines: Mapping[str, Node]) -> str:
 
     Args:
         program: a bound program.
-        lines: those that the output depends on (`search.bound.upstream`).
+        lines: those that the output depends on (`search.lines.upstream`).
     """
     for name, line in lines.items():
         for n in line.walk():

@@ -8,9 +8,19 @@ from specs.program import Program
 
 def upstream(program: Program) -> dict[str, Node]:
     """The lines that the output depends on, without those above the score."""
-    states, fed = program.states, program.score_site()
+    return _above(program, "output", program.score_site())
+
+
+def of_logits(program: Program) -> dict[str, Node]:
+    """The line of the score, and those that it depends on."""
+    score = program.score_site()
+    return _above(program, score, "") if score else {}
+
+
+def _above(program: Program, start: str, fed: str) -> dict[str, Node]:
+    states = program.states
     found: dict[str, Node] = {}
-    todo = ["output"]
+    todo = [start]
     while todo:
         name = todo.pop()
         if name in found or name not in program.sites or name == fed:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from search.bound import upstream
 from search.branches import open_choice
+from search.lines import upstream
 from search.sides import Side
 from specs import load_platform, load_spec
 from specs.loader import parse_spec
