@@ -30,8 +30,10 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 #: Per-row distances, in nats (total variation and chi2 have no unit).
-DISTRIBUTION_FIELDS = ("kl", "kl_reverse", "js", "tv", "chi2", "chi2_reverse")
+DISTRIBUTION_FIELDS: tuple[str, ...] = ("kl", "kl_reverse", "js", "tv", "chi2", "chi2_reverse")
 SMALL = 0.25
+#: Where no |t| is larger, moments up to t^6 do.
+TINY = 1 / 16
 _TERMS = 8
 
 
@@ -83,31 +85,37 @@ def add_distributions(
     def take(name: str) -> Array:
         return scratch.get(name, shape, kind)
 
+    fast = kind == np.float32
+    one, two = a.powers[rows, columns], b.powers[rows, columns]
+    scale_a, scale_b = a.scale[rows], b.scale[rows]
     t = np.subtract(signed, shift.astype(kind)[:, None], out=take("t"))
-    p = np.multiply(a.powers[rows, columns], a.scale[rows, None].astype(kind), out=take("p"))
-    q = np.multiply(b.powers[rows, columns], b.scale[rows, None].astype(kind), out=take("q"))
     square = np.multiply(t, t, out=take("t2"))
-    if square.max() > SMALL * SMALL:
+    reach = float(square.max())
+    if reach > SMALL * SMALL:
         large = square > SMALL * SMALL
         where, _ = np.nonzero(large)
-        terms = exactly(*(x[large].astype(np.float64) for x in (p, q, t)))
+        p, q = one[large] * scale_a[where], two[large] * scale_b[where]
+        terms = exactly(p, q, t[large].astype(np.float64))
         for name in _NAMES:
             out[name] += np.bincount(where, terms[name], minlength=shape[0])
         t[large] = 0
         square[large] = 0
-    np.subtract(p, q, out=q)
-    np.abs(q, out=q)
-    out["tv"] += total(q) / 2
-    moments = np.empty((_TERMS - 1, shape[0]))
-    even = np.multiply(p, square, out=p)
-    odd = np.multiply(even, t, out=t)
-    for k in range(2, _TERMS, 2):
-        moments[k - 2], moments[k - 1] = total(even), total(odd)
-        np.multiply(even, square, out=even)
-        if k + 2 < _TERMS:
-            np.multiply(odd, square, out=odd)
-    moments[_TERMS - 2] = total(even)
-    for name, value in zip(_NAMES, _COEFFICIENTS @ moments, strict=True):
+    with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
+        apart = np.multiply(two, (scale_b / scale_a).astype(kind)[:, None], out=take("q"))
+        np.subtract(one, apart, out=apart)
+        np.abs(apart, out=apart)
+        out["tv"] += total(apart, fast) * scale_a / 2
+        terms_used = _TERMS if reach > TINY * TINY else _TERMS - 2
+        moments = np.zeros((_TERMS - 1, shape[0]))
+        even = np.multiply(one, square, out=take("q"))
+        odd = np.multiply(even, t, out=t)
+        for k in range(2, terms_used, 2):
+            moments[k - 2], moments[k - 1] = total(even, fast), total(odd, fast)
+            np.multiply(even, square, out=even)
+            if k + 2 < terms_used:
+                np.multiply(odd, square, out=odd)
+        moments[terms_used - 2] = total(even, fast)
+    for name, value in zip(_NAMES, _COEFFICIENTS @ moments * scale_a, strict=True):
         out[name] += value
 
 

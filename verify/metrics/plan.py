@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.align import Aligned, RunAlignment, by_conversation
-from verify.metrics.side import SIDE_FIELDS
 from verify.metrics.sweep import Column, PairRows, Segment, SideRows, sweep
 from verify.metrics.values import FLOOR
 from verify.runs.run import Run
@@ -186,8 +185,3 @@ def _segment(
     if all(f is None for f in full):
         return None
     return Segment(start, len(positions), tuple(full), tuple(rows), tuple(tokens))
-
-
-def side_fields(side: SideRows | None, rows: Ints) -> dict[str, NDArray[np.float64]] | None:
-    """`SIDE_FIELDS` of some rows."""
-    return None if side is None else {name: side.fields[name][rows] for name in SIDE_FIELDS}

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,9 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 #: Per-row decisions of a pair: how many values of b exceed b's value of a's best token, the same the other way, and
 #: the values that each gives to the token that followed in the other.
 DECISION_FIELDS = ("a_best_in_b", "b_best_in_a", "a_chosen_in_b", "b_chosen_in_a")
+#: All per-row numbers of a pair.
+PAIR_FIELDS = (*VALUE_FIELDS, *DISTRIBUTION_FIELDS, *DECISION_FIELDS)
+_VALUES, _DISTANCES = len(VALUE_FIELDS), len(VALUE_FIELDS) + len(DISTRIBUTION_FIELDS)
 _SUMS = ("a_sum", "b_sum", "a_squares", "b_squares")
 _KEEP_ALL = 32_000_000
 
@@ -85,16 +88,21 @@ class Segment:
 
 @dataclass
 class SideRows:
-    """What is kept of one run: `SIDE_FIELDS` by name, ``[rows]``, NaN where it has no row; its best tokens."""
+    """What is kept of one run: ``matrix [fields, rows]`` of `SIDE_FIELDS`, NaN where it has no row; its best tokens."""
 
-    fields: dict[str, Floats]
+    matrix: Floats
     best: NDArray[np.int64]
     best_values: Floats
+
+    @property
+    def fields(self) -> dict[str, Floats]:
+        """`SIDE_FIELDS` by name, ``[rows]``."""
+        return dict(zip(SIDE_FIELDS, self.matrix, strict=True))
 
 
 @dataclass
 class PairRows:
-    """What is kept of one pair: fields by name, ``[rows]``, NaN where rows were not compared; and histograms.
+    """What is kept of one pair: ``matrix [fields, rows]`` of `PAIR_FIELDS`, NaN where rows were not compared; histograms.
 
     ``lost`` is the probability left out of the distances of each row because values were infinite or clamped.
     """
@@ -103,8 +111,13 @@ class PairRows:
     second: int
     comparable: NDArray[np.bool_]
     state: ValueState
-    fields: dict[str, Floats] = field(default_factory=dict)
-    lost: Floats = field(default_factory=lambda: np.zeros(0))
+    matrix: Floats
+    lost: Floats
+
+    @property
+    def fields(self) -> dict[str, Floats]:
+        """`PAIR_FIELDS` by name, ``[rows]``."""
+        return dict(zip(PAIR_FIELDS, self.matrix, strict=True))
 
 
 @dataclass
@@ -136,10 +149,11 @@ class Sweep:
         self.best = min(best, vocab)
         self.threads = threads or os.cpu_count() or 1
         self._local = threading.local()
+        self._all = np.arange(max(1, COLUMNS // vocab))
         rows = sum(s.count for s in self.segments) if rows is None else rows
         self.sides = [
             SideRows(
-                {f: np.full(rows, np.nan) for f in SIDE_FIELDS},
+                np.full((len(SIDE_FIELDS), rows), np.nan),
                 np.full((rows, self.best), -1, np.int64),
                 np.full((rows, self.best), np.nan),
             )
@@ -157,9 +171,7 @@ class Sweep:
         kind = np.float64 if any(d is not None and d.itemsize == 8 for d in (x, y)) else np.float32
         keep = min(_KEEP_ALL // pairs, KEEP * 8)
         state = ValueState(RadixHistogram(kind, keep), width, floor, min(places) if places else None)
-        names = (*VALUE_FIELDS, *DISTRIBUTION_FIELDS, *DECISION_FIELDS)
-        fields = {name: np.full(rows, np.nan) for name in names}
-        return PairRows(i, j, mask, state, fields, np.zeros(rows))
+        return PairRows(i, j, mask, state, np.full((len(PAIR_FIELDS), rows), np.nan), np.zeros(rows))
 
     def groups(self) -> Iterator[tuple[Segment, int, int]]:
         """Groups of rows: (segment, first, last + 1) within the segment."""
@@ -201,7 +213,7 @@ class Sweep:
         if not have.size:
             return None
         if have.size == at.size and int(at[-1] - at[0]) == at.size - 1:
-            return full.read(int(at[0]), int(at[-1]) + 1)[:, : self.vocab], have
+            return full.read(int(at[0]), int(at[-1]) + 1)[:, : self.vocab], self._all[: at.size]
         raw = np.zeros((at.size, self.vocab), full.dtype)
         for i in have:
             raw[i] = full.read(int(at[i]), int(at[i]) + 1)[0, : self.vocab]
@@ -230,10 +242,8 @@ class Sweep:
                 printed=column.decimals is not None,
                 softmax=column.softmax,
             )
-            at = segment.start + low + have
-            kept = self.sides[c]
-            for name, values in side.rows.items():
-                kept.fields[name][at] = values[have]
+            kept, at = self.sides[c], segment.start + low + have
+            kept.matrix[:, at] = side.matrix[:, have]
             kept.best[at], kept.best_values[at] = side.best[have], side.best_values[have]
             blocks[c] = side, tokens, have
         for pair in self.pairs:
@@ -254,23 +264,22 @@ class Sweep:
         """One pair in one group: runs of ordinary rows at once, special rows one by one."""
         a, tokens_a, have_a = one
         b, tokens_b, have_b = two
-        wanted = np.intersect1d(have_a, have_b)
+        wanted = have_a if len(have_a) == len(have_b) == len(tokens_a) else np.intersect1d(have_a, have_b)
         wanted = wanted[pair.comparable[start + wanted]]
         special = a.special | b.special
         for rows in runs_of(wanted, special):
             at = slice(start + rows.start, start + rows.stop)
-            values = {name: np.zeros(rows.stop - rows.start) for name in VALUE_FIELDS}
-            distances = {name: np.zeros(rows.stop - rows.start) for name in DISTRIBUTION_FIELDS}
+            block = np.zeros((len(PAIR_FIELDS), rows.stop - rows.start))
+            values = dict(zip(VALUE_FIELDS, block, strict=False))
+            distances = dict(zip(DISTRIBUTION_FIELDS, block[_VALUES:], strict=False))
             if special[rows.start]:
                 self._special(pair, a, b, rows.start, values, distances, start, scratch)
             else:
                 self._ordinary(pair, a, b, rows, values, distances, scratch)
             if not self._softmax(pair):
-                for name in DISTRIBUTION_FIELDS:
-                    distances[name][:] = np.nan
-            for name, numbers in (values | distances).items():
-                pair.fields[name][at] = numbers
-            _decide(pair.fields, a, b, tokens_a, tokens_b, rows, start)
+                block[_VALUES:_DISTANCES] = np.nan
+            _decide(block[_DISTANCES:], a, b, tokens_a, tokens_b, rows)
+            pair.matrix[:, at] = block
 
     def _softmax(self, pair: PairRows) -> bool:
         return self.columns[pair.first].softmax and self.columns[pair.second].softmax
@@ -352,6 +361,8 @@ class Sweep:
 
 def runs_of(rows: Ints, special: NDArray[np.bool_]) -> Iterable[slice]:
     """Ascending rows as slices without gaps; special rows alone."""
+    if rows.size and rows[-1] - rows[0] == rows.size - 1 and not special.any():
+        return [slice(int(rows[0]), int(rows[-1]) + 1)]
     found: list[slice] = []
     for r in rows.tolist():
         last = found[-1] if found else None
@@ -383,25 +394,22 @@ def release(array: Array) -> None:
         base.madvise(mmap.MADV_DONTNEED, low, high - low)
 
 
-def _decide(
-    fields: dict[str, Floats], a: Side, b: Side, tokens_a: Ints, tokens_b: Ints, rows: slice, start: int
-) -> None:
-    """Ranks and values of each run's tokens in the other."""
+def _decide(block: Floats, a: Side, b: Side, tokens_a: Ints, tokens_b: Ints, rows: slice) -> None:
+    """Ranks and values of each run's tokens in the other: fills ``block [DECISION_FIELDS, rows]``."""
     vocab = a.values.shape[1]
-    for r in range(rows.start, rows.stop):
-        at = start + r
-        for name, mine, other in (("a_best_in_b", a, b), ("b_best_in_a", b, a)):
-            token = mine.best[r, 0]
-            if token == other.best[r, 0]:
-                fields[name][at] = 0
-            else:
-                order = other.values if other.special[r] or other.places is None else other.places
-                known = not np.isnan(other.values[r, token])
-                fields[name][at] = rank_of(order[r], int(token), other.best[r]) if known else np.nan
-        for name, tokens, other in (("a_chosen_in_b", tokens_a, b), ("b_chosen_in_a", tokens_b, a)):
-            token = tokens[r]
-            if 0 <= token < vocab:
-                fields[name][at] = other.values[r, token]
+    block[:2] = 0
+    block[2:] = np.nan
+    same = a.best[rows, 0] == b.best[rows, 0]
+    for i, (mine, other) in enumerate(((a, b), (b, a))):
+        for at in np.flatnonzero(~same):
+            r = rows.start + int(at)
+            token = int(mine.best[r, 0])
+            order = other.values if other.special[r] or other.places is None else other.places
+            known = not np.isnan(other.values[r, token])
+            block[i, at] = rank_of(order[r], token, other.best[r]) if known else np.nan
+    for i, (tokens, other) in enumerate(((tokens_a[rows], b), (tokens_b[rows], a))):
+        known = np.flatnonzero((tokens >= 0) & (tokens < vocab))
+        block[2 + i, known] = other.values[rows.start + known, tokens[known]]
 
 
 def sweep(

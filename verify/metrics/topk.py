@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from verify.runs.sequence import UNKNOWN, Floats, Ints, Top
 
 #: Per-row numbers of a pair of lists; see `compare_tops`.
-TOP_FIELDS = (
+TOP_FIELDS: tuple[str, ...] = (
     "shared",
     "listed_a",
     "listed_b",

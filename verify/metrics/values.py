@@ -3,7 +3,8 @@
 For elements a and b of one position and token:
 
 - the difference d = a - b is computed in float32, in float64 where float64 is stored: one rounding of the exact
-  difference, and none where a and b lie close. Squares are rounded once more; sums accumulate in float64;
+  difference, and none where a and b lie close. Squares are rounded once more; sums accumulate in float64 (see
+  `verify.metrics.side.total`);
 - the relative difference is |d| / max(|a|, |b|, floor);
 - ULP distance is counted in the stored dtype on the line of `verify.numerics.ulp`: both zeros are one place;
 - bits agree from the sign down: a histogram of the number of equal leading bits;
@@ -29,7 +30,7 @@ Counts = NDArray[np.int64]
 
 #: Per-row numbers of a pair. ``n`` elements have a difference; ``different`` of them have other bits (other values
 #: where values were printed or dtypes differ). Sums are over these elements; ``sum`` is of a - b.
-VALUE_FIELDS = (
+VALUE_FIELDS: tuple[str, ...] = (
     "n",
     "different",
     "zero_sign",
@@ -122,11 +123,6 @@ def difference(part: Part, scratch: Scratch) -> Array:
     return np.subtract(part.a, part.b, out=scratch.get("signed", part.a.shape, kind))
 
 
-def same_bits(part: Part) -> bool:
-    """Whether every element has equal bits."""
-    return part.words is not None and np.array_equal(part.words[0], part.words[1])
-
-
 def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: Scratch) -> Array | None:
     """Add a rectangle of finite values to a pair's histograms and to its rows.
 
@@ -140,33 +136,39 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
         a - b, in scratch memory; None where all bits are equal (and nothing but ``n`` was added).
     """
     out["n"] += part.a.shape[1]
-    if same_bits(part):
-        state.differences.add_zeros(part.a.size)
-        with state.lock:
-            state.ulps[0] += part.a.size
-            state.xors[0] += part.a.size
-        return None
+    xor: Array | None = None
+    if part.words is not None:
+        xor = np.bitwise_xor(*part.words, out=scratch.get("xor", part.a.shape, part.words[0].dtype))
+        different = count_rows(np.not_equal(xor, 0, out=scratch.get("mask", xor.shape, bool)))
+        if not different.any():
+            state.differences.add_zeros(part.a.size)
+            with state.lock:
+                state.ulps[0] += part.a.size
+                state.xors[0] += part.a.size
+            return None
+        out["different"] += different
 
+    fast = part.places is not None
     signed = difference(part, scratch)
     index = scratch.get("index", (signed.size,), np.int64)
-    out["sum"] += total(signed)
-    out["sum_squares"] += total(squares(signed, scratch))
+    out["sum"] += total(signed, fast)
+    out["sum_squares"] += total(squares(signed, scratch), fast)
     d = np.abs(signed, out=scratch.get("d", signed.shape, signed.dtype))
     spare = scratch.get("base", d.shape, d.dtype).reshape(-1).view(state.differences.word)
     state.differences.add(d, index, spare)
-    out["sum_abs"] += total(d)
+    out["sum_abs"] += total(d, fast)
     np.maximum(out["max_abs"], d.max(axis=1), out=out["max_abs"])
     base = np.maximum(part.size_a, part.size_b, out=scratch.get("base", d.shape, d.dtype))
     np.maximum(base, d.dtype.type(state.floor), out=base)
     np.divide(d, base, out=base)
-    out["sum_relative"] += total(base)
+    out["sum_relative"] += total(base, fast)
     np.maximum(out["max_relative"], base.max(axis=1), out=out["max_relative"])
     if state.decimals is not None:
         out["printed_different"] += _printed(part, state.decimals)
-    if part.words is None:
+    if xor is None:
         out["different"] += count_rows(part.a != part.b)
     else:
-        _add_bits(state, part, out, scratch, index)
+        _add_bits(state, part, xor, out, scratch, index)
     return signed
 
 
@@ -176,14 +178,11 @@ def _printed(part: Part, decimals: int) -> Floats:
     return count_rows(a != b)
 
 
-def _add_bits(state: ValueState, part: Part, out: dict[str, Floats], scratch: Scratch, index: Counts) -> None:
-    """What bit patterns tell: unequal elements, signs of zeros, equal leading bits, ULP distance."""
-    assert part.words is not None
-    wa, wb = part.words
-    xor = np.bitwise_xor(wa, wb, out=scratch.get("xor", wa.shape, wa.dtype))
+def _add_bits(
+    state: ValueState, part: Part, xor: Array, out: dict[str, Floats], scratch: Scratch, index: Counts
+) -> None:
+    """What bit patterns tell: signs of zeros, equal leading bits, ULP distance."""
     mask = scratch.get("mask", xor.shape, bool)
-    different = count_rows(np.not_equal(xor, 0, out=mask))
-    out["different"] += different
     sign = xor.dtype.type(1 << (state.width - 1))
     flips = np.equal(xor, sign, out=mask)
     if flips.any():
