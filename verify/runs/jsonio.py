@@ -22,6 +22,8 @@ from verify.runs.sequence import UNKNOWN, Floats, Ints
 
 MAX_JSON = 1 << 30
 MAX_LINE = 256 << 20
+#: The most that a parsed value may take in memory, as estimated from its text.
+MAX_PARSED = 6 << 30
 _WORDS = {
     "-inf": -np.inf,
     "inf": np.inf,
@@ -52,9 +54,19 @@ def parse(data: bytes, place: str) -> Any:
     """The JSON value in ``data``.
 
     Raises:
-        InputError: it is none.
+        InputError: it is none, or would take more memory than `MAX_PARSED`.
     """
     import orjson
+
+    if len(data) > 16 << 20:
+        # bytes that CPython takes for an object, a list, and a number or a short text with its place in them
+        needed = len(data) + 232 * data.count(b"{") + 64 * data.count(b"[") + 64 * data.count(b",")
+        if needed > MAX_PARSED:
+            raise InputError(
+                f"would take about {needed:,} bytes of memory",
+                place=place,
+                remedy=f"at most {MAX_PARSED:,}: give JSON lines, or fewer answers a file",
+            )
 
     try:
         return orjson.loads(data)

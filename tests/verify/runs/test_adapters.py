@@ -99,6 +99,15 @@ def test_vllm_offline(tmp_path: Path) -> None:
     assert run.manifest.origin["adapter"] == "vllm"
 
 
+def test_the_least_likely_of_the_top_is_one_of_them(tmp_path: Path) -> None:
+    """A chosen token of rank k in a row of k entries is no extra entry."""
+    row = {"20": entry(-2.0, 2), "5": entry(-0.5)}
+    value = {"prompt_token_ids": [1], "outputs": [{"token_ids": [20], "logprobs": [row]}]}
+    found = only(written(tmp_path, value))
+    assert found.top is not None
+    assert found.top.ids.tolist() == [[5, 20]]
+
+
 def test_vllm_offline_objects_and_the_flat_form(tmp_path: Path) -> None:
     def named(row: Any) -> Any:
         return None if row is None else {int(k): SimpleNamespace(**v) for k, v in row.items()}
@@ -156,6 +165,20 @@ def test_completions_of_texts(tmp_path: Path) -> None:
     assert found.top.texts == ((" a", " x"), (" x", " y"), ())
     assert found.counts == {"text_only_rows": 3}
     assert found.labels["positions"] == "from the first answered token"
+
+
+def test_equal_texts_make_rows_shorter(tmp_path: Path) -> None:
+    """One row of five has lost an entry to an equal text: the others keep their third, though it is the chosen one."""
+    rows = [{" x": -0.5, " y": -1.0, " b": -2.0}] * 4 + [{" x": -0.5, " b": -1.0}]
+    value = completion()
+    value["choices"][0]["logprobs"] |= {
+        "tokens": [" b"] * 5,
+        "token_logprobs": [-2.0] * 4 + [-1.0],
+        "top_logprobs": rows,
+    }
+    found = only(written(tmp_path, value))
+    assert found.top is not None
+    assert found.top.texts == ((" x", " y", " b"),) * 4 + ((" x", " b"),)
 
 
 def test_completions_with_ids(tmp_path: Path) -> None:

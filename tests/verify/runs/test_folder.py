@@ -289,6 +289,14 @@ def test_nan_in_json_is_not_a_null(tmp_path: Path) -> None:
     assert one.counts == {"null_values": 1, "nan_values": 1, "neg_inf_values": 1}
 
 
+def test_json_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """17 MB of empty lists would become 0.7 GB: with a limit below that they are not parsed."""
+    monkeypatch.setattr("verify.runs.jsonio.MAX_PARSED", 1 << 29)
+    (tmp_path / "a.jsonl").write_bytes(b"[" + b"[]," * 5_700_000 + b"[]]")
+    manifest(tmp_path, ["a.jsonl"])
+    assert "bytes of memory" in refusal(tmp_path)
+
+
 LINES: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": [-1.0, "x"]}, "field 'logprobs': entry 1 is 'x', no number"),
     ({"logprobs": [-1.0, True]}, "field 'logprobs': entry 1"),

@@ -187,7 +187,9 @@ def dicts(tops: list[Any], chosen: list[str], counts: Counts) -> Tops:
     known = bool((ids != UNKNOWN).all() and (wanted != UNKNOWN).all())
     found = padded(lengths, ids, values, None if known else texts)
     sizes = np.array(lengths, np.int64)
-    least = int(sizes[sizes > 0].min(initial=1 << 30))
+    least = int(
+        np.bincount(sizes[sizes > 0], minlength=1).argmax()
+    )  # the most common; equal texts make rows shorter
     more = np.nonzero(sizes == least + 1)[0]
     if sizes.max(initial=0) != least + 1:
         return found

@@ -129,7 +129,8 @@ def _offline(choice: dict[str, Json], length: int | None, counts: Counts) -> Pie
 def _rows(rows: list[Any], tokens: Ints, counts: Counts, what: str) -> tuple[Floats, Ints, Floats]:
     """Values of the chosen tokens, and top entries, of rows ``{id: {logprob, rank}}``.
 
-    A row of k top entries has one more where the chosen token is not among them: its rank tells.
+    A row of k top entries has one more where the chosen token is not among them: then its rank is larger than the row,
+    unless it is the next most likely, and may stay.
     """
     for i, row in enumerate(rows):
         if row is not None and type(row) is not dict:
@@ -154,7 +155,7 @@ def _rows(rows: list[Any], tokens: Ints, counts: Counts, what: str) -> tuple[Flo
     chosen = np.full(len(rows), np.nan)
     chosen[row_of[own]] = values[own]
     if ranks is not None and set(map(type, ranks)) == {int}:
-        keep = ~(own & (np.array(ranks) >= lengths[row_of]))
+        keep = ~(own & (np.array(ranks) > lengths[row_of]))
         ids, values = ids[keep], values[keep]
         lengths = np.bincount(row_of[keep], minlength=len(taken))
     top = padded(lengths.tolist(), ids, values, None)
