@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from specs.errors import InputError
 from verify.runs.counts import COUNTS, LOGPROBS, add
 from verify.runs.folder import inspect_run, is_run
+from verify.runs.layercheck import check_lse
 from verify.runs.manifest import MANIFEST
 from verify.runs.problems import Problems
 from verify.runs.run import Run
@@ -145,7 +146,21 @@ class _Values:
         for check in (self.full, self.top, self.chosen):
             counts = add(counts, check())
         self.rows()
+        self.layers()
         return counts
+
+    def layers(self) -> None:
+        """Whether each layer's lse is that of its q and k."""
+        for layer in self.sequence.attention:
+            found = check_lse(layer)
+            if found is None:
+                continue
+            name = f"attn.L{layer.layer}.lse"
+            if found.sure:
+                remedy = "check its base and its layout where it was recorded"
+                self.problems.add(self.place, found.cause, name, found.row, remedy=remedy)
+            else:
+                self.problems.warn(self.place, found.cause, name, found.row)
 
     def rows(self) -> None:
         one = self.sequence

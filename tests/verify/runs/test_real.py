@@ -14,6 +14,7 @@ from tests.verify.runs.making import REAL, SMOLLM2
 from verify.runs.folder import read_run, write_run
 from verify.runs.load import load_runs
 from verify.runs.run import Run
+from verify.runs.validate import validate
 
 
 def at_hand(path: Path) -> Path:
@@ -107,6 +108,9 @@ def test_scores() -> None:
 def test_smollm2(tmp_path: Path) -> None:
     (run,) = load_runs(at_hand(SMOLLM2 / "smollm2_T320_attn_fp16in.npz"))
     back = write_run(tmp_path / "r", run.manifest, run.sequences)
+    (checked,) = validate(tmp_path / "r")  # its lse is that of its q and k, to 0.003
+    assert checked.ok
+    assert not checked.problems.warnings
     with np.load(SMOLLM2 / "smollm2_T320_attn_fp16in.npz") as raw:
         for found in (run, back):
             (one,) = found.sequences

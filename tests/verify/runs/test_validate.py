@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from reports.cli import app
 from tests.commands import invoke
@@ -127,6 +128,45 @@ def test_an_lse_to_the_wrong_base_or_of_other_rows(tmp_path: Path) -> None:
     assert validate(tensors(tmp_path / "r", found, capture={"lse_base": "e"}))[0].ok
     (one,) = validate(tensors(tmp_path / "s", found, capture={"lse_base": "2"}))
     assert {(p.field, p.row) for p in one.problems} == {("lse", i) for i in range(6)}
+
+
+def layer(rows: int = 12, heads: int = 4) -> dict[str, np.ndarray[Any, Any]]:
+    """Attention tensors of a causal layer with grouped queries, computed with scipy's log-sum-exp."""
+    rng = np.random.default_rng(3)
+    q, k = rng.standard_normal((heads, rows, 16)) * 2, rng.standard_normal((2, rows, 16))
+    lse = np.empty((heads, rows), np.float32)
+    for h in range(heads):
+        for n in range(rows):
+            lse[h, n] = logsumexp(k[h // (heads // 2), : n + 1] @ q[h, n] / 4.0)
+    names = {"q": q.astype(np.float32), "k": k.astype(np.float32), "lse": lse}
+    return {"input_ids": np.zeros(rows, np.int32), **{f"attn.L0.{n}": a for n, a in names.items()}}
+
+
+def test_an_lse_in_another_order(tmp_path: Path) -> None:
+    """Rows or heads of lse that are those of others are called permuted, not far off."""
+    found, kind = layer(), {"lse_base": "e"}
+    assert validate(tensors(tmp_path / "good", found, capture=kind))[0].ok
+    cases = {
+        "rows": (
+            np.roll(found["attn.L0.lse"], 1, axis=1),
+            "12 rows are those of others, the first 0, which is that of 11",
+        ),
+        "heads": (
+            found["attn.L0.lse"][[0, 2, 1, 3]],
+            "2 heads are those of others, the first 1, which is that of 2",
+        ),
+        "base": (found["attn.L0.lse"] / np.float32(np.log(2)), "is to base 2, the manifest says e"),
+    }
+    for name, (lse, message) in cases.items():
+        (one,) = validate(tensors(tmp_path / name, {**found, "attn.L0.lse": lse}, capture=kind))
+        (problem,) = one.problems
+        assert problem.field == "attn.L0.lse"
+        assert message in problem.cause
+    (one,) = validate(
+        tensors(tmp_path / "far", {**found, "attn.L0.lse": found["attn.L0.lse"] + 3}, capture=kind)
+    )
+    assert one.ok
+    assert "another scale or mask?" in str(one.problems.warnings[0])
 
 
 def test_more_decimals_than_were_printed(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""Whether a layer's stored lse belongs to its stored q and k: to another base, or in another order of rows or heads?
+
+The log-sum-exp of ``q . k / sqrt(dim)`` is computed again in float64 (query row i sees the keys up to ``M - N + i``; then,
+if that is not it, all keys) and compared within `NEAR`: far more than rounding moves it, far less than another row does.
+Libraries have had both faults: a grouped-query swap that kept the old layout of lse, and an lse to base 2 where base e was
+promised.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify.runs.sequence import Attention
+
+NEAR = 0.05
+#: Elements of the matrix of scores of one layer, and rows or heads that are matched with one another, at most.
+MOST_SCORES, MOST_ROWS = 1 << 26, 1024
+_LN2 = math.log(2.0)
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with an lse: in words, the first row where it shows, and whether it is sure."""
+
+    cause: str
+    row: int | None
+    sure: bool
+
+
+def check_lse(layer: Attention) -> Finding | None:
+    """What is wrong with the lse of a layer; None where nothing is, or where q, k or lse is not stored.
+
+    Too many scores are not computed: the last query rows are looked at, as many as fit.
+    """
+    if layer.q is None or layer.k is None or layer.lse is None:
+        return None
+    rows, heads, _ = layer.q.shape
+    keys = layer.k.shape[0]
+    if not rows or not keys or keys < rows or heads % layer.k.shape[1]:
+        return None
+    taken = max(1, min(rows, MOST_ROWS, MOST_SCORES // max(1, keys * heads)))
+    stored = np.asarray(layer.lse[-taken:], np.float64)
+    causal = expected(layer.q[-taken:], layer.k, causal=True)
+    for want in (causal, expected(layer.q[-taken:], layer.k, causal=False)):
+        found = _against(stored, want, rows - taken)
+        if found is None or found.sure:
+            return found
+    off = np.abs(stored - causal)
+    return Finding(
+        f"is not that of q and k at scale 1/sqrt(dim): off by {np.nanmax(off):.3g}: another scale or mask?",
+        rows - taken + int(np.argmax(np.nanmax(off, axis=1))),
+        False,
+    )
+
+
+def expected(q: NDArray[Any], k: NDArray[Any], *, causal: bool) -> Matrix:
+    """The log-sum-exp ``[rows, heads]``, in nats, of ``q [rows, heads, dim]`` and ``k [keys, kv_heads, dim]``."""
+    rows, heads, dim = q.shape
+    keys, kv_heads = k.shape[:2]
+    out = np.empty((rows, heads))
+    visible = np.arange(keys) <= np.arange(keys - rows, keys)[:, None]
+    for head in range(heads):
+        one = k[:, head * kv_heads // heads].astype(np.float64)
+        scores = q[:, head].astype(np.float64) @ one.T / math.sqrt(dim)
+        if causal:
+            scores = np.where(visible, scores, -np.inf)
+        top = scores.max(axis=1, keepdims=True)
+        out[:, head] = (top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))[:, 0]
+    return out
+
+
+def _against(stored: Matrix, want: Matrix, first: int) -> Finding | None:
+    """None where ``stored`` is ``want``; else what it is, where that can be told."""
+    if _share(stored, want) >= 0.99:
+        return None
+    for factor, words in (
+        (_LN2, "is to base 2, the manifest says e"),
+        (1 / _LN2, "is to base e, the manifest says 2"),
+    ):
+        if _share(stored * factor, want) >= 0.99:
+            return Finding(words, None, True)
+    for words, a, b in (("rows", stored, want), ("heads", stored.T, want.T)):
+        order = _order(a, b)
+        if order is not None:
+            at = int(np.argmax(order != np.arange(len(order))))
+            place = first + at if words == "rows" else None
+            other = int(order[at]) + (first if words == "rows" else 0)
+            moved = int((order != np.arange(len(order))).sum())
+            here = first + at if words == "rows" else at
+            return Finding(
+                f"is permuted: {moved} {words} are those of others, the first {here}, which is that of {other}",
+                place,
+                True,
+            )
+    return Finding("differs", None, False)
+
+
+def _share(a: Matrix, b: Matrix) -> float:
+    return float((np.abs(a - b) <= NEAR).mean())
+
+
+def _order(stored: Matrix, want: Matrix) -> NDArray[np.int64] | None:
+    """Which row of ``want`` each of ``stored`` is, if that is a permutation; rows that stand where they should stay."""
+    if len(stored) > MOST_ROWS or stored.shape[1] < 2:
+        return None
+    order = np.empty(len(stored), np.int64)
+    for i, row in enumerate(stored):
+        far = np.abs(want - row).max(axis=1)
+        order[i] = i if far[i] <= NEAR else int(np.argmin(far))
+        if far[order[i]] > NEAR:
+            return None
+    return order if len(set(order.tolist())) == len(order) else None
