@@ -22,24 +22,26 @@ from verify.runs.manifest import RunFile
 from verify.runs.problems import Problems
 from verify.runs.sequence import UNKNOWN, Sequence
 
-KEYS = (
-    "id",
-    "run_id",
-    "repeat",
-    "prompt_token_ids",
-    "token_ids",
-    "logprobs",
-    "top",
-    "positions",
-    "lse",
-    "texts",
-    "top_texts",
-    "ranges",
-    "depths",
-    "finish",
-    "counts",
-    "labels",
-)
+_LIST, _OBJECT, _TEXT = (list, "list"), (dict, "object"), (str, "text")
+#: The keys of a line, and what JSON each is where it is not null.
+KEYS: dict[str, tuple[Any, str]] = {
+    "id": ((str, int), "text"),
+    "run_id": _TEXT,
+    "repeat": (int, "whole number"),
+    "prompt_token_ids": _LIST,
+    "token_ids": _LIST,
+    "logprobs": _LIST,
+    "top": _LIST,
+    "positions": _LIST,
+    "lse": _LIST,
+    "texts": _LIST,
+    "top_texts": _LIST,
+    "ranges": _LIST,
+    "depths": _LIST,
+    "finish": _TEXT,
+    "counts": _OBJECT,
+    "labels": _OBJECT,
+}
 
 
 def read_lines(folder: Path, entry: RunFile, problems: Problems) -> Iterator[Parts]:
@@ -59,9 +61,8 @@ def _parts(line: Any, entry: RunFile, row: int, problems: Problems) -> Parts | N
     if not isinstance(line, dict):
         problems.add(file, "is no object")
         return None
-    for name in line:
-        if name not in KEYS:
-            problems.add(file, "unknown key", str(name)[:80], remedy=did_you_mean(str(name)[:80], KEYS))
+    if not _right(line, file, problems):
+        return None
     counts = {k: v for k, v in (line.get("counts") or {}).items() if type(v) is int and v > 0}
     nulls: dict[str, int] = {}
     arrays: dict[str, Any] = {}
@@ -95,7 +96,7 @@ def _parts(line: Any, entry: RunFile, row: int, problems: Problems) -> Parts | N
         except ValueError as error:
             problems.add(file, str(error), "prompt_token_ids")
     _equal_lengths(arrays, tokens, counts, line)
-    repeat = line.get("repeat", entry.repeat)
+    repeat = entry.repeat if line.get("repeat") is None else line["repeat"]
     if type(repeat) is not int or repeat < 0:
         problems.add(file, f"is {str(repeat)[:40]!r}", "repeat", remedy="give 0, 1, 2, ...")
         repeat = 0
@@ -103,7 +104,7 @@ def _parts(line: Any, entry: RunFile, row: int, problems: Problems) -> Parts | N
     counts = {**counts, **nulls}
     return Parts(
         file,
-        str(line.get("id", entry.conversation or entry.path)),
+        str(entry.conversation or entry.path if line.get("id") is None else line["id"]),
         repeat,
         arrays,
         range_names,
@@ -115,6 +116,20 @@ def _parts(line: Any, entry: RunFile, row: int, problems: Problems) -> Parts | N
         {str(k): str(v) for k, v in (line.get("labels") or {}).items()},
         f"{entry.sha256}:{row}",
     )
+
+
+def _right(line: dict[str, Any], file: str, problems: Problems) -> bool:
+    """Whether every key is one, and holds what it should."""
+    before = problems.count
+    for name, value in line.items():
+        if name not in KEYS:
+            problems.add(file, "unknown key", str(name)[:80], remedy=did_you_mean(str(name)[:80], KEYS))
+        elif value is not None and (not isinstance(value, KEYS[name][0]) or isinstance(value, bool)):
+            problems.add(file, f"is {str(value)[:40]!r}, no {KEYS[name][1]}", name)
+    tops: list[Any] = line.get("top_texts") or []
+    if problems.count == before and any(r is not None and not isinstance(r, list) for r in tops):
+        problems.add(file, "has a row that is no list", "top_texts")
+    return problems.count == before
 
 
 def _top(line: Any, nulls: dict[str, int], arrays: dict[str, Any], file: str, problems: Problems) -> None:

@@ -21,7 +21,7 @@ from pydantic import Field, StringConstraints
 from specs.document import read_document, validate
 from specs.errors import InputError, SpecError, did_you_mean
 from specs.schema import Frozen
-from verify.runs.adapters.base import Draft
+from verify.runs.adapters.base import Draft, shaped
 from verify.runs.jsonio import records
 from verify.runs.manifest import Coordinate, Recording
 from verify.runs.mapped import Taker
@@ -233,7 +233,8 @@ def read_mapped(file: FilePath, mapping: Mapping) -> list[Draft]:
                     raise InputError(
                         f"more than {MAX_RECORDS:,} records", place=str(file), remedy="split the file"
                     )
-                taker.take(root, record, captured, place, drafts)
+                with shaped(place):
+                    taker.take(root, record, captured, place, drafts)
     if not count:
         sought = ", ".join(f"'{t.part.each}'" for t in takers)
         raise InputError(

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from specs.errors import InputError
 from tests.verify.runs.making import arrays, lines, manifest, tensors
+from tests.verify.runs.test_adapters import JUNK, places, put
 from verify.runs.folder import inspect_run, is_run, no_files, read_run, write_run
 from verify.runs.sequence import UNKNOWN, Attention, Full, Sequence, Top
 
@@ -508,3 +509,59 @@ def test_reading_takes_no_memory(tmp_path: Path) -> None:
     total = sum(int(np.count_nonzero(one.full.read(i, i + 16))) for i in range(0, rows, 16))
     assert total == 0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 96_000
+
+
+WHOLE_LINE = {
+    "id": "c",
+    "run_id": "r",
+    "repeat": 0,
+    "prompt_token_ids": [7],
+    "token_ids": [1, 2],
+    "logprobs": [-0.5, -1.0],
+    "top": [[[1, -0.5], [2, -1.5]], None],
+    "positions": [0, 1],
+    "lse": [0.0, 0.0],
+    "texts": ["a", "b"],
+    "top_texts": [["a", "b"], []],
+    "ranges": ["x", "x"],
+    "depths": [1, 2],
+    "finish": "stop",
+    "counts": {"duplicate_positions": 1},
+    "labels": {"a": "b"},
+}
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_one_odd_value_in_a_line_is_read_or_refused_with_a_message(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    line = put(WHOLE_LINE, data.draw(st.sampled_from(places(WHOLE_LINE))), data.draw(JUNK))
+    folder = lines(tmp_path_factory.mktemp("r"), [line], capture={"lse_base": "e"})
+    try:
+        (one,) = read_run(folder).sequences
+    except InputError:
+        return
+    assert one.rows == len(one.tokens)
+    assert one.texts is None or len(one.texts) == one.rows
+    assert one.ranges is None or len(one.ranges) == one.rows
+    assert one.depths is None or len(one.depths) == one.rows
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["range_names", "counts", "labels", "texts", "top_texts", "finish"]),
+    JUNK.map(json.dumps) | st.just("{") | st.just("[" * 2000),
+)
+def test_one_odd_text_beside_arrays_is_read_or_refused_with_a_message(
+    tmp_path_factory: pytest.TempPathFactory, name: str, text: str
+) -> None:
+    folder = tmp_path_factory.mktemp("r")
+    found = {**arrays(), "ranges": np.zeros(5, np.int32)}
+    save_file(found, folder / "a.safetensors", {"range_names": '["x"]', name: text})
+    manifest(folder, ["a.safetensors"])
+    try:
+        (one,) = read_run(folder).sequences
+    except InputError:
+        return
+    assert one.texts is None or len(one.texts) == one.rows

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specs.errors import InputError, SpecError
-from tests.verify.runs.test_adapters import written
+from tests.verify.runs.test_adapters import JUNK, places, put, written
 from verify.runs.load import load_runs
 from verify.runs.mapping import load_mapping, shipped
 from verify.runs.paths import MISSING, find, matches, parse_path
@@ -301,3 +303,30 @@ def test_scores_by_dtype_and_printed_logits(tmp_path: Path) -> None:
     assert part.full is not None
     assert part.full.read(0, 1).tolist() == [[1.5, 2.5]]
     assert other.manifest.model == "big"
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_one_odd_value_anywhere_is_read_or_refused_with_a_message(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = {
+        "tgi_replicas": replica("t", "v1", 0, [-0.5, 0.0]),
+        "ollama_repeats": {"cell": "c", "repeat": 0, "logprob_margins": {"tokens": [["a", 0, 0, -1.5]]}},
+        "transformers_devices": {
+            "model": "m",
+            "input_ids": [1, 2],
+            "bf16": {"mean_over_vocab": {"x": [1.5, 2.5]}},
+        },
+    }
+    name = data.draw(st.sampled_from(sorted(rows)))
+    value = put(rows[name], data.draw(st.sampled_from(places(rows[name]))), data.draw(JUNK))
+    folder = tmp_path_factory.mktemp("j")
+    try:
+        runs = load_runs(written(folder, [value], "a.jsonl"), mapping=name)
+    except InputError:
+        return
+    for one in runs[0].sequences:
+        assert one.rows == len(one.tokens)
+        assert one.chosen is None or len(one.chosen) == one.rows
+        assert (np.diff(one.positions) > 0).all()
