@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-import numpy as np
-
 from search.brackets import with_brackets
 from search.branches import open_choice
-from search.lines import of_logits, upstream
+from search.lines import upstream
 from search.sensitivity import Grown, grown
-from search.sides import Side, before_rounding
-from search.tape import APPROXIMATE
+from search.shared import same_logits as same_logits
+from search.shared import shared_lines
+from search.sides import BEFORE, Side, before_rounding
 from specs.errors import InputError, UnsupportedError
 from specs.formats import Format
-from specs.nodes import Node, Op, Tree
-from specs.program import Program
+from specs.program import TOKEN
 
 #: Formats of at most this many significand bits get factors of their own; the others are counted together.
 NARROW = 16
@@ -142,11 +140,50 @@ def upper_bound(
             place="bound",
             remedy="compare outputs of one format",
         )
-    if _same_lines(pa, pb) and _same_plan(a, b, context) and _same_machine(upstream(pa), a, b):
+    alike = shared_lines(a, b, pa, pb, context)
+    if "output" in alike:
         reason = "both sides are the same program on the same partition"
         return Bound(0.0, 0, 0.0, 0.0, 0.0, "rigorous", reason, cancellation, fa)
+    if roundings is None and alike & upstream(pa).keys():
+        found = _apart(a, b, alike, context, cancellation, score_box, fa)
+        if found is not None:
+            return found
     sides = [terms_of(side, context, roundings=roundings, score_box=score_box) for side in (a, b)]
     return bound_of(*sides, cancellation=cancellation, fmt=fa)
+
+
+def _apart(
+    a: Side,
+    b: Side,
+    alike: frozenset[str],
+    context: Mapping[str, Any],
+    cancellation: Fraction,
+    score_box: float,
+    fmt: Format,
+) -> Bound | None:
+    """The bound where the lines of ``alike`` are computed alike: the masses after their roundings are the same numbers.
+
+    Only the other lines part the sides, and c is a little less of the rounded masses; None where nothing is known of it.
+    """
+    known = [grown(side, context) for side in (a, b)]
+    sides = [
+        terms_of(side, context, score_box=score_box, left_out=alike, known=of)
+        for side, of in zip((a, b), known, strict=True)
+    ]
+    others = frozenset(a.program(context).sites) - alike | {BEFORE}
+    common = terms_of(a, context, score_box=score_box, left_out=others, known=known[0])
+    kept = cancellation
+    if cancellation < 1:
+        if common.loses or not common.factors or common.wide_direct >= 1:
+            return None
+        less = common.down / common.up * (1 - common.wide_direct) ** 2
+        most = (1 + cancellation) / (1 - cancellation) * less
+        kept = (most - 1) / (most + 1)
+        if kept <= 0:
+            return None
+    found = bound_of(*sides, cancellation=kept, fmt=fmt)
+    reason = f"{found.reason}; what both sides compute alike parts nothing"
+    return replace(found, cancellation=cancellation, reason=reason)
 
 
 def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Bound:
@@ -173,57 +210,6 @@ def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Boun
     return Bound(real, integer, first, above[0], above[1], rigor, reason, cancellation, fmt, a, b)
 
 
-def _same_lines(p: Program, q: Program) -> bool:
-    lines = upstream(p)
-
-    def starts(program: Program) -> dict[str, tuple[str, Node]]:
-        return {name: (s.scope, s.start) for name, s in program.states.items() if name in lines}
-
-    def colours(program: Program) -> dict[str, tuple[int, str, Node]]:
-        return {name: (v.size, v.axis, v.index) for name, v in program.views.items()}
-
-    return (
-        lines == upstream(q)
-        and all(
-            p.sites[n].section == q.sites[n].section and p.sites[n].type == q.sites[n].type for n in lines
-        )
-        and starts(p) == starts(q)
-        and colours(p) == colours(q)
-        and (p.compute, p.inputs) == (q.compute, q.inputs)
-    )
-
-
-def same_logits(a: Side, b: Side, context: Mapping[str, Any]) -> bool:
-    """Whether both sides make the same scores of the same q and k: by the same lines, on machines that compute them alike.
-
-    Where they do not, products of q and k that cancel can move a score by any amount, and there is no bound.
-    """
-    p, q = a.program(context), b.program(context)
-    mine = of_logits(p)
-    return (
-        mine == of_logits(q) and (p.compute, p.inputs) == (q.compute, q.inputs) and _same_machine(mine, a, b)
-    )
-
-
-def _same_machine(lines: Mapping[str, Node], a: Side, b: Side) -> bool:
-    """Whether the platforms compute the same, as far as the lines ask them."""
-    nodes = [n for line in lines.values() for n in line.walk()]
-    dots = any(isinstance(n, Tree) and n.kind == "mma" for n in nodes)
-    functions = any(isinstance(n, Op) and n.op in APPROXIMATE for n in nodes)
-    return (not dots or a.platform.dot_products == b.platform.dot_products) and (
-        not functions or a.platform.special_functions == b.platform.special_functions
-    )
-
-
-def _same_plan(a: Side, b: Side, context: Mapping[str, Any]) -> bool:
-    p, q = a.plan(context), b.plan(context)
-    return (
-        p.levels == q.levels
-        and np.array_equal(p.tokens, q.tokens)
-        and all(np.array_equal(p.exists[name], q.exists[name]) for name in p.levels)
-    )
-
-
 def _why_not(sides: list[Terms]) -> str:
     for t in sides:
         if not t.factors:
@@ -239,12 +225,19 @@ def terms_of(
     *,
     roundings: int | None = None,
     score_box: float = SCORE_BOX,
+    left_out: frozenset[str] = frozenset(),
+    known: tuple[tuple[Grown, ...], bool] | None = None,
 ) -> Terms:
-    """What the roundings of ``side`` may do to its output: arguments and errors as of `upper_bound`."""
+    """What the roundings of ``side``, without those of some lines, may do to its output: arguments as of `upper_bound`.
+
+    Raises:
+        as `upper_bound`.
+    """
     plan = side.plan(context)
-    found, factors = grown(side, context)
-    terms = plan.kv_len + sum(math.prod(plan.exists[level].shape) for level in plan.levels)
-    found = with_brackets(found, side.program(context), terms)
+    found, factors = known or grown(side, context)
+    sizes = dict(zip((*plan.levels, TOKEN), plan.tokens.shape, strict=True))
+    found = with_brackets(found, side.program(context), sizes)
+    found = tuple(g for g in found if g.site not in left_out)
     narrow = tuple(g for g in found if g.format.p <= NARROW and not g.logit)
     up = down = normal_up = normal_down = Fraction(1)
     direct = through = Fraction(0)
@@ -278,7 +271,7 @@ def terms_of(
         factors,
         output != "output",
         tuple(dict.fromkeys(str(g.format) for g in narrow if g.format.emin > DEEP)),
-        open_choice(program, upstream(program)),
+        open_choice(program, {n: line for n, line in upstream(program).items() if n not in left_out}),
     )
 
 

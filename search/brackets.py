@@ -6,21 +6,25 @@ bracketing, a term passes at most as many additions as there are terms: that is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 from search.lines import upstream
 from search.sensitivity import Counts, Grown
 from specs.nodes import Reduce, Tree
 from specs.program import Program
 
 
-def with_brackets(found: tuple[Grown, ...], program: Program, terms: int) -> tuple[Grown, ...]:
+def with_brackets(found: tuple[Grown, ...], program: Program, sizes: Mapping[str, int]) -> tuple[Grown, ...]:
     """``found``, with the additions of such sums counted so: of the kinds that their line is known to have, else of all.
 
     Args:
         found: roundings as small instances show them.
         program: a bound program.
-        terms: tokens and pieces of the plan.
+        sizes: pieces of each level in the one around it, and tokens of the innermost, of the plan.
     """
     out = list(found)
+    views = {v.name: v.size for v in program.views.values()}
     for name, line in upstream(program).items():
         for n in line.walk():
             if not isinstance(n, Reduce) or n.kind not in ("sum", "dot") or not hides(n):
@@ -31,6 +35,8 @@ def with_brackets(found: tuple[Grown, ...], program: Program, terms: int) -> tup
             known = folds or same
             kinds = [any(g.counts.all[i] for g in known) or not known for i in range(4)]
             out = [g for g in out if g not in folds]
+            over = [sizes.get(axis, views.get(axis, prod(sizes.values()))) for axis in n.over or ()]
+            terms = prod(over) + (n.start is not None)
             counts = Counts(*(terms * kind for kind in kinds))
             out.append(Grown(name, "fold", fmt, False, 1, False, counts, {}))
     return tuple(out)

@@ -195,7 +195,7 @@ def rounder(fmt: Format) -> Callable[[Any], Any]:
 
         def flushed(x: Any) -> Any:
             y = np.asarray(x, dtype=np.float32).astype(np.float64)
-            return np.where(np.abs(y) < least, y * 0.0, y)
+            return np.where(np.abs(y) < least, np.copysign(0.0, y), y)
 
         return flushed
     low, high, bits = 2.0**fmt.emin, fmt.largest, np.uint64(53 - fmt.p)

@@ -20,7 +20,7 @@ from search.seeds.pilots import BALLAST, MINUS, PILOT, PLUS, Role, Template
 from search.seeds.sparse import Sparse
 from search.space import Inputs
 from search.target import Measured, Target
-from specs.errors import UnsupportedError
+from specs.errors import SpecError, UnsupportedError
 
 #: Sizes of the numbers that cancel, as powers of two.
 CARRIES = (10, 12)
@@ -103,7 +103,7 @@ def _cut(target: Target, tokens: NDArray[np.int64]) -> Target:
                 np.zeros((1, len(tokens), target.space.dims), np.float32),
             )
         )
-    except UnsupportedError:
+    except (UnsupportedError, SpecError):
         return target.on(tokens)
     return cut
 

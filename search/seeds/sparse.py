@@ -74,7 +74,7 @@ class _Walk:
         self.program = program = evaluator.program
         _check(evaluator)
         whole = _kept(evaluator.plan, tokens)
-        self.plans = [_trimmed(whole, outermost=True), _trimmed(whole, outermost=False)]
+        self.plans = [_trimmed(whole, outermost=True), _trimmed(whole, outermost=False), whole]
         self.scalars = {n: x for n, x in evaluator.scalars.items() if n not in program.sites}
 
     def run(self, inputs: Inputs) -> tuple[Outputs, Outputs]:
