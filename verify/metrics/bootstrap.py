@@ -8,6 +8,7 @@ no interval: then the value of each conversation and their range are what there 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -58,14 +59,22 @@ def resample(sums: Floats, draws: int = DRAWS, seed: int = SEED) -> Floats:
         ``[draws, metrics]``.
     """
     n = len(sums)
+    if n * draws <= _CHUNK:
+        return _times_drawn(n, draws, seed) @ sums
     rng = np.random.default_rng(seed)
     out = np.empty((draws, sums.shape[1]))
-    step = max(1, _CHUNK // max(1, n))
+    step = max(1, _CHUNK // n)
     share = np.full(n, 1 / n)
     for low in range(0, draws, step):
         high = min(draws, low + step)
         out[low:high] = rng.multinomial(n, share, size=high - low).astype(np.float64) @ sums
     return out
+
+
+@lru_cache(maxsize=4)
+def _times_drawn(n: int, draws: int, seed: int) -> Floats:
+    """``[draws, n]`` how often each conversation is drawn; the same for all metrics of a comparison."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
 
 
 def interval(

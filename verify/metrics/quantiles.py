@@ -57,7 +57,7 @@ class RadixHistogram:
         if self._rest is not None:
             below = None if spare is None else spare[: keys.size]
             below = np.bitwise_and(keys, self.word.type((1 << self.low) - 1), out=below)
-            at = np.flatnonzero(below != 0)
+            at = (below != 0).nonzero()[0]
             if at.size:
                 rest = keys[at]
         with self._lock:

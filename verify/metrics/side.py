@@ -6,6 +6,7 @@ Computed once a run and block, however many pairs the run is in.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -41,15 +42,22 @@ class Scratch:
 
     def __init__(self) -> None:
         self._held: dict[str, Array] = {}
+        self._views: dict[tuple[str, tuple[int, ...], Any], Array] = {}
 
     def get(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """An uninitialised C-contiguous array; the next call with the same name returns the same memory."""
-        dtype = np.dtype(dtype)
-        size = int(np.prod(shape)) * dtype.itemsize
+        key = (name, shape, dtype)
+        found = self._views.get(key)
+        if found is not None:
+            return found
+        kind = np.dtype(dtype)
+        size = prod(shape) * kind.itemsize
         held = self._held.get(name)
-        if held is None or held.nbytes < size:
+        if held is None or held.nbytes < size or len(self._views) > 1000:
             held = self._held[name] = np.empty(size + 64, np.uint8)
-        return held[:size].view(dtype).reshape(shape)
+            self._views = {k: v for k, v in self._views.items() if k[0] != name and len(self._views) <= 1000}
+        found = self._views[key] = held[:size].view(kind).reshape(shape)
+        return found
 
 
 @dataclass
@@ -147,7 +155,7 @@ def best_of(values: Array, k: int) -> NDArray[np.int64]:
     """Ids of the k largest of each row of ``[rows, vocab]`` without NaN: larger first, of equal ones the smaller id first.
 
     Columns are dealt to `GROUPS` groups: whatever is among the k largest is at least the k-th largest of the groups'
-    maxima, and only groups that reach it are searched.
+    maxima, and only such values are sorted.
     """
     rows, vocab = values.shape
     k = min(k, vocab)
@@ -155,18 +163,12 @@ def best_of(values: Array, k: int) -> NDArray[np.int64]:
     if main <= GROUPS * 4 or k >= GROUPS:
         wide = values if values.dtype.kind == "f" else values.astype(np.int32)
         return np.argsort(-wide, axis=1, kind="stable")[:, :k].astype(np.int64)
-    grouped = values[:, :main].reshape(rows, -1, GROUPS)
-    peaks = grouped.max(axis=1)
-    least = np.partition(peaks, GROUPS - k, axis=1)[:, GROUPS - k]
-    ids = np.empty((rows, k), np.int64)
-    for i in range(rows):
-        groups = np.flatnonzero(peaks[i] >= least[i])
-        line, group = np.nonzero(grouped[i][:, groups] >= least[i])
-        rest = main + np.flatnonzero(values[i, main:] >= least[i])
-        at = np.concatenate([line * GROUPS + groups[group], rest])
-        at.sort()
-        ids[i] = at[np.argsort(-values[i, at].astype(np.float64), kind="stable")[:k]]
-    return ids
+    peaks = values[:, :main].reshape(rows, -1, GROUPS).max(axis=1)
+    peaks.partition(GROUPS - k, axis=1)
+    row, column = np.divmod((values >= peaks[:, GROUPS - k, None]).reshape(-1).nonzero()[0], vocab)
+    order = np.lexsort((column, -values[row, column].astype(np.float64), row))
+    starts = np.searchsorted(row, np.arange(rows))
+    return column[order[starts[:, None] + np.arange(k)]]
 
 
 def make_side(
