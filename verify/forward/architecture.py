@@ -161,13 +161,17 @@ def _refuse_parts(config: Mapping[str, Any], kinds: object, place: str) -> None:
         raise UnsupportedError(f"hidden_act {config['hidden_act']!r}", place=place, remedy="silu is modelled")
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
-            raise UnsupportedError(f"{key} is true", place=place, remedy="projections without bias are modelled")
+            raise UnsupportedError(
+                f"{key} is true", place=place, remedy="projections without bias are modelled"
+            )
     windowed = config.get("use_sliding_window") or (
         isinstance(kinds, list | tuple) and any(k != "full_attention" for k in kinds)
     )
     if windowed:
         raise UnsupportedError(
-            "layers with sliding windows", place=place, remedy="models with full attention in every layer are modelled"
+            "layers with sliding windows",
+            place=place,
+            remedy="models with full attention in every layer are modelled",
         )
 
 
@@ -176,13 +180,17 @@ def _rope(config: Mapping[str, Any], place: str) -> tuple[float, Scaling | None]
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         raise InputError("rope_scaling is no table", place=place, remedy="see config.json of the model")
-    theta = _number({**config, **{k: v for k, v in given.items() if k == "rope_theta"}}, "rope_theta", place, 1e4)
+    theta = _number(
+        {**config, **{k: v for k, v in given.items() if k == "rope_theta"}}, "rope_theta", place, 1e4
+    )
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return theta, None
     if kind != "llama3":
         raise UnsupportedError(
-            f"rotary scaling of type {kind!r}", place=place, remedy="plain frequencies and llama3's are modelled"
+            f"rotary scaling of type {kind!r}",
+            place=place,
+            remedy="plain frequencies and llama3's are modelled",
         )
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     factor, low, high, original = (_number(given, n, place) for n in names)
@@ -211,10 +219,14 @@ def from_gguf(fields: Mapping[str, Any], tied: bool, vocab: int, place: str) -> 
     hidden = _size(fields, key("embedding_length"), place)
     head_dim = _size(fields, key("attention.key_length"), place, hidden // max(1, heads))
     if fields.get(key("rope.dimension_count"), head_dim) != head_dim:
-        raise UnsupportedError("a part of each head is rotated", place=place, remedy="whole heads are modelled")
+        raise UnsupportedError(
+            "a part of each head is rotated", place=place, remedy="whole heads are modelled"
+        )
     kind = fields.get(key("rope.scaling.type"), "none")
     if kind not in ("none", ""):
-        raise UnsupportedError(f"rotary scaling '{kind}'", place=place, remedy="plain frequencies are modelled in GGUF")
+        raise UnsupportedError(
+            f"rotary scaling '{kind}'", place=place, remedy="plain frequencies are modelled in GGUF"
+        )
     if _size(fields, key("expert_count"), place, 0, low=0):
         raise UnsupportedError("a mixture of experts", place=place, remedy="dense models are modelled")
     return _checked(
@@ -251,9 +263,7 @@ def _checked(a: Architecture, place: str) -> Architecture:
     return a
 
 
-def _size(
-    table: Mapping[str, Any], key: str, place: str, default: int | None = None, *, low: int = 1
-) -> int:
+def _size(table: Mapping[str, Any], key: str, place: str, default: int | None = None, *, low: int = 1) -> int:
     value = table.get(key, default)
     if value is None:
         raise InputError(f"'{key}' is missing", place=place, remedy="the model's own file has it")

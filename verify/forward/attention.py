@@ -78,7 +78,8 @@ class Backend:
         problem = make_problem(
             self.spec, {"q": q, "k": k[:tokens], "v": v[:tokens]}, None, False, dict(self.context)
         )
-        assert problem.q is not None and problem.k is not None
+        assert problem.q is not None
+        assert problem.k is not None
         capacity = bucket(max(len(k), tokens))
         kv = prepare(problem.k, problem.v, problem.formats, capacity)
         heads = problem.heads
@@ -124,7 +125,7 @@ def load_cell(cell: str, lines: Mapping[str, Mapping[str, str]]) -> tuple[Spec, 
     name, _, where = cell.rpartition("@")
     spec = load_spec(name)
     if lines:
-        text = f'schema = 1\nname = {quote(spec.name + ".changed")}\nextends = {quote(name)}\n'
+        text = f"schema = 1\nname = {quote(spec.name + '.changed')}\nextends = {quote(name)}\n"
         text += f'status = {quote(spec.file.status)}\nsummary = "lines changed by model.toml"\n\n'
         text += "\n".join(table(f"[{section}]", dict(items)) for section, items in lines.items())
         try:
@@ -239,4 +240,4 @@ def _equal(a: Array, b: Array, hole: Any) -> bool:
     wide = [np.full(shape, hole, a.dtype) for _ in range(2)]
     for target, source in zip(wide, (a, b), strict=True):
         target[tuple(slice(n) for n in source.shape)] = source
-    return bool(np.array_equal(*wide))
+    return bool(np.array_equal(wide[0], wide[1]))

@@ -27,10 +27,13 @@ def predict(
     ] = "f32",
     attention: Annotated[
         str | None,
-        typer.Option("--attention", metavar="SPEC@PLATFORM", help="Another attention kernel than the config's."),
+        typer.Option(
+            "--attention", metavar="SPEC@PLATFORM", help="Another attention kernel than the config's."
+        ),
     ] = None,
     layers: Annotated[
-        list[int] | None, typer.Option("--layer", min=0, help="Keep q, k, v, out and lse of a layer; repeat it.")
+        list[int] | None,
+        typer.Option("--layer", min=0, help="Keep q, k, v, out and lse of a layer; repeat it."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder to write, new or empty (default: runs/ID).")

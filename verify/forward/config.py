@@ -45,7 +45,9 @@ def parse_tree(text: str) -> Tree:
         raise RefusalError(f"'{text[:60]}' is no tree", "write seq(), pairwise(), lanes(...), chunks(...)")
     kinds = {t.kind for t in node.tree.walk() if isinstance(t, Tree)}
     if kinds & {"mma", "exact", "any"}:
-        raise RefusalError(f"{'/'.join(sorted(kinds))} in a norm", "norms do not run on tensor cores, nor exactly")
+        raise RefusalError(
+            f"{'/'.join(sorted(kinds))} in a norm", "norms do not run on tensor cores, nor exactly"
+        )
     return node.tree
 
 
@@ -91,7 +93,9 @@ class Attention(Frozen):
             return value
         name, sign, platform = value.rpartition("@")
         if not (sign and name and platform):
-            raise RefusalError(f"'{value}' is neither plain nor SPEC@PLATFORM", "write flash_attn2.prefill@h200")
+            raise RefusalError(
+                f"'{value}' is neither plain nor SPEC@PLATFORM", "write flash_attn2.prefill@h200"
+            )
         return value
 
     @model_validator(mode="after")
@@ -99,7 +103,9 @@ class Attention(Frozen):
         if (self.prompt > 0) != (self.prompt_kernel is not None):
             raise RefusalError("prompt and prompt_kernel belong together", "give both, or neither")
         if self.prompt_kernel == PLAIN or (self.kernel == PLAIN and self.prompt_kernel is not None):
-            raise RefusalError("plain attention does not know prompts", "give two specs, or kernel = 'plain' alone")
+            raise RefusalError(
+                "plain attention does not know prompts", "give two specs, or kernel = 'plain' alone"
+            )
         if self.calls == "whole" and self.prompt:
             raise RefusalError("one whole call has no prompt before it", "leave calls out")
         if self.kernel == PLAIN and (self.context or self.options or self.lines):
@@ -131,7 +137,9 @@ class Gemm(Frozen):
     @model_validator(mode="after")
     def _agrees(self) -> Gemm:
         if (self.kernel == "mma") != (self.platform is not None):
-            raise RefusalError("mma products need a platform, plain ones have none", "write platform = 'h200'")
+            raise RefusalError(
+                "mma products need a platform, plain ones have none", "write platform = 'h200'"
+            )
         _parsed(self.splits)
         return self
 

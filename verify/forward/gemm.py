@@ -316,7 +316,8 @@ class Products:
         if words.shape[1] != wide:
             words = jnp.pad(words[:, :depth], ((0, 0), (0, wide - min(depth, words.shape[1]))))
         rows = rows_of(words.shape[0])
-        run = program(self.dot, self.k, self.fmt, rows, words.shape[0] // rows, self.windows, m.width)
+        dot: Any = self.dot  # frozen, so it has a hash, which its base class hides from type checkers
+        run = program(dot, self.k, self.fmt, rows, words.shape[0] // rows, self.windows, m.width)
         parts: list[Array] = []
         for begin, end in self.slices(name, splits):
             place = np.array([m.first[name], m.windows(name), low, high, begin, end], np.int32)

@@ -46,7 +46,9 @@ def load_gguf(file: Path) -> Model:
     _check_head(file)
     try:
         reader = gguf.GGUFReader(file)
-        fields = {k: f.contents() for k, f in reader.fields.items() if k.startswith(("general.", "tokenizer.ggml."))}
+        fields = {
+            k: f.contents() for k, f in reader.fields.items() if k.startswith(("general.", "tokenizer.ggml."))
+        }
         own = str(fields.get("general.architecture"))
         fields |= {k: f.contents() for k, f in reader.fields.items() if k.startswith(f"{own}.")}
     except Exception as error:  # whatever a damaged file makes the package raise
@@ -58,7 +60,9 @@ def load_gguf(file: Path) -> Model:
     tensors = {t.name: t for t in reader.tensors}
     if "rope_freqs.weight" in tensors:
         raise UnsupportedError(
-            "rescaled rotary frequencies (rope_freqs)", place=place, remedy="give the Hugging Face folder of the model"
+            "rescaled rotary frequencies (rope_freqs)",
+            place=place,
+            remedy="give the Hugging Face folder of the model",
         )
 
     def read(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -83,7 +87,9 @@ def load_gguf(file: Path) -> Model:
 
     embedded = tensors.get("token_embd.weight")
     if embedded is None or len(embedded.shape) != 2:
-        raise InputError("the tensor 'token_embd.weight' is missing", place=place, remedy="give a whole model")
+        raise InputError(
+            "the tensor 'token_embd.weight' is missing", place=place, remedy="give a whole model"
+        )
     a = from_gguf(fields, "output.weight" not in tensors, int(embedded.shape[1]), place)
     check_size(a, place)
     embedding = read("token_embd.weight", (a.vocab, a.hidden))
@@ -122,12 +128,16 @@ def _check_head(file: Path) -> None:
         with file.open("rb") as stream:
             head = stream.read(24)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=place, remedy="check its permissions") from None
+        raise InputError(
+            f"cannot be read: {error.strerror}", place=place, remedy="check its permissions"
+        ) from None
     if head[:4] != b"GGUF" or len(head) < 24:
         raise InputError("not a GGUF file", place=place, remedy="its first bytes are not 'GGUF'")
     version, tensors, keys = struct.unpack("<IQQ", head[4:])
     if version not in (2, 3):
-        raise UnsupportedError(f"GGUF version {version}", place=place, remedy="little-endian versions 2 and 3 are read")
+        raise UnsupportedError(
+            f"GGUF version {version}", place=place, remedy="little-endian versions 2 and 3 are read"
+        )
     if tensors > _MAX_TENSORS or keys > _MAX_KEYS:
         raise InputError(f"{tensors:,} tensors, {keys:,} keys", place=place, remedy="the file is damaged")
 

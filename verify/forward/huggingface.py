@@ -85,7 +85,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         if not file.is_file():
             raise InputError(
-                "no such file", place=str(file), remedy="give a folder in the Hugging Face format, or a .gguf file"
+                "no such file",
+                place=str(file),
+                remedy="give a folder in the Hugging Face format, or a .gguf file",
             )
         if file.stat().st_size > _MAX_JSON:
             raise InputError("larger than 64 MiB", place=str(file), remedy="this is no config or index")
@@ -105,21 +107,29 @@ def _files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
         weights = read_json(folder / INDEX).get("weight_map")
         if not isinstance(weights, Mapping) or not all(isinstance(v, str) for v in weights.values()):
-            raise InputError("no weight_map", place=str(folder / INDEX), remedy="see the index of a sharded model")
+            raise InputError(
+                "no weight_map", place=str(folder / INDEX), remedy="see the index of a sharded model"
+            )
         names = sorted(set(weights.values()))
         for name in names:
             if Path(name).name != name:
                 raise InputError(
-                    f"a shard called {name[:60]!r}", place=str(folder / INDEX), remedy="shards lie in the folder itself"
+                    f"a shard called {name[:60]!r}",
+                    place=str(folder / INDEX),
+                    remedy="shards lie in the folder itself",
                 )
             if not (folder / name).is_file():
                 raise InputError(
-                    f"the shard {name} is missing", place=str(folder), remedy="download every file of the index"
+                    f"the shard {name} is missing",
+                    place=str(folder),
+                    remedy="download every file of the index",
                 )
         return [folder / name for name in names]
     if not (folder / SINGLE).is_file():
         raise InputError(
-            f"neither {SINGLE} nor {INDEX}", place=str(folder), remedy="give a folder with safetensors weights"
+            f"neither {SINGLE} nor {INDEX}",
+            place=str(folder),
+            remedy="give a folder with safetensors weights",
         )
     return [folder / SINGLE]
 
@@ -192,7 +202,9 @@ def _reader(tensors: Mapping[str, Tensor], place: str) -> Callable[[str, tuple[i
             )
         if found.dtype not in kinds:
             raise InputError(
-                f"dtype {found.dtype}", place=f"{found.file}: tensor '{name}'", remedy="F32, BF16 and F16 are read"
+                f"dtype {found.dtype}",
+                place=f"{found.file}: tensor '{name}'",
+                remedy="F32, BF16 and F16 are read",
             )
         dtype = np.dtype(kinds[found.dtype])
         check_shape(np.broadcast_to(np.empty((), dtype), found.shape), shape, name, place)

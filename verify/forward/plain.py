@@ -44,7 +44,12 @@ def prepare(model: Model) -> Prepared:
         joined = np.concatenate([model.layers[n] for n in names], axis=1)
         return jnp.asarray(np.ascontiguousarray(joined.transpose(0, 2, 1)))
 
-    layers = {"qkv": columns("q", "k", "v"), "o": columns("o"), "up": columns("gate", "up"), "down": columns("down")}
+    layers = {
+        "qkv": columns("q", "k", "v"),
+        "o": columns("o"),
+        "up": columns("gate", "up"),
+        "down": columns("down"),
+    }
     layers |= {n: jnp.asarray(x) for n, x in model.layers.items() if n.endswith("norm")}
     return Prepared(
         model.architecture,

@@ -140,7 +140,9 @@ def check_ids(ids: Any, model: Model) -> Array:
     a = model.architecture
     most = min(MAX_TOKENS, a.context or MAX_TOKENS)
     if len(tokens) > most:
-        raise InputError(f"{len(tokens):,} tokens", place="tokens", remedy=f"{model.name} takes at most {most:,}")
+        raise InputError(
+            f"{len(tokens):,} tokens", place="tokens", remedy=f"{model.name} takes at most {most:,}"
+        )
     tokens = tokens.astype(np.int64)
     bad = (tokens < 0) | (tokens >= a.vocab)
     if bad.any():
@@ -162,7 +164,9 @@ def check_layers(layers: Sequence[int], model: Model) -> tuple[int, ...]:
     count = model.architecture.layers
     for i in layers:
         if not 0 <= i < count:
-            raise InputError(f"no layer {i}", place="--layer", remedy=f"{model.name} has layers 0 to {count - 1}")
+            raise InputError(
+                f"no layer {i}", place="--layer", remedy=f"{model.name} has layers 0 to {count - 1}"
+            )
     return tuple(sorted(set(layers)))
 
 

@@ -83,7 +83,9 @@ class Staged:
         part, act = self.arithmetic.gemm, self.stages.act
         assert part.platform is not None
         platform = load_platform(part.platform)
-        dot = find(platform.dot_products, part.instruction, act, act, BASES["f32"], part.k, place=part.platform)
+        dot = find(
+            platform.dot_products, part.instruction, act, act, BASES["f32"], part.k, place=part.platform
+        )
         gemm.check_instruction(dot, part.k)
         matrices = gemm.lay_out({n: weight_words(w, act) for n, w in self._matrices()})
         windows = max(matrices.windows(name) for name in matrices.shape if name != "head")
@@ -98,7 +100,8 @@ class Staged:
 
     def _splits(self, name: str, m: int) -> int:
         """The slices of one product of ``m`` rows."""
-        assert self.products is not None and self.arithmetic.gemm.platform is not None
+        assert self.products is not None
+        assert self.arithmetic.gemm.platform is not None
         kind = name.partition(".")[0]
         if (kind, m) not in self.splits:
             n, k = self.products.matrices.shape[name]

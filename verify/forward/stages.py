@@ -179,8 +179,7 @@ class Stages:
         else:
             one = ops.sub(ops.mul(first, cos, fmt), ops.mul(second, sin, fmt), fmt)
             two = ops.add(ops.mul(second, cos, fmt), ops.mul(first, sin, fmt), fmt)
-        words = [ops.encode(y, self.act) for y in (one, two)]
-        return rotary.joined(*words, self.a.pairs)
+        return rotary.joined(ops.encode(one, self.act), ops.encode(two, self.act), self.a.pairs)
 
     def _swiglu(self, ops: Carrier, product: Array) -> tuple[Array, ...]:
         """The product of gate and up side by side: words of `act`."""

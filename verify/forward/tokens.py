@@ -57,16 +57,18 @@ def read_tokens(file: Path) -> list[tuple[str, list[int]]]:
         rows = [found]
     for row in rows:
         if not isinstance(row, list) or not row or not all(type(x) is int and abs(x) < 1 << 31 for x in row):
-            raise InputError("no list of token ids", place=place, remedy="give whole numbers, as in [504, 1463]")
+            raise InputError(
+                "no list of token ids", place=place, remedy="give whole numbers, as in [504, 1463]"
+            )
     return [(f"{file.stem}-{i}" if len(rows) > 1 else file.stem, row) for i, row in enumerate(rows)]
 
 
 def _arrays(file: Path) -> Any:
     try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded.tolist()
-        with loaded:
+        with file.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded.tolist()
             names = list(loaded)
             name = "input_ids" if "input_ids" in names else names[0] if len(names) == 1 else ""
             return loaded[name].tolist() if name else None
@@ -105,7 +107,9 @@ def encode(text: str, model: Model, folder: Path | None = None) -> list[int]:
     try:
         return list(Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids)
     except Exception as error:
-        raise InputError(f"tokenizer.json: {str(error)[:120]}", place=str(file), remedy="give --tokens") from None
+        raise InputError(
+            f"tokenizer.json: {str(error)[:120]}", place=str(file), remedy="give --tokens"
+        ) from None
 
 
 def _alphabet() -> list[str]:
@@ -150,4 +154,6 @@ def _pieces(
     try:
         return [index[part] for part in parts]
     except KeyError as error:
-        raise InputError(f"the vocabulary has no {error}", place="--text", remedy="give --tokens FILE") from None
+        raise InputError(
+            f"the vocabulary has no {error}", place="--text", remedy="give --tokens FILE"
+        ) from None
