@@ -213,7 +213,7 @@ def identifiers(values: Any, *, unknown: bool = False) -> Ints:
 
 
 def pairs(rows: Any, counts: Counts, *, value_first: bool = False) -> tuple[Ints, Floats]:
-    """Top entries: a list of rows, each null or a list of ``[id, value, ...]`` (or ``[value, id, ...]``).
+    """Top entries: a list of rows, each null or a list of ``[id | null, value, ...]`` (or ``[value, id, ...]``).
 
     Returns:
         Ids and values as ``[rows, K]`` with K the longest row; `UNKNOWN` and NaN where a row is shorter.
@@ -253,7 +253,9 @@ def _pair(ids: Ints, values: Floats, at: int, entry: Any, counts: Counts, value_
     if type(entry) is not list or len(entry) < 2:
         raise ValueError("is no pair of id and value")
     token, value = (entry[1], entry[0]) if value_first else (entry[0], entry[1])
-    if type(token) is not int or not 0 <= token < 1 << 40:
+    if token is None:
+        token = UNKNOWN
+    elif type(token) is not int or not 0 <= token < 1 << 40:
         raise ValueError(f"is {str(token)[:40]!r}, no token id")
     ids[at] = token
     values[at] = number(value, counts)

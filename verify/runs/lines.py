@@ -1,9 +1,10 @@
 """Runs as JSON lines: one sequence a line, for top-k values, chosen values and texts.
 
 ``{"id", "run_id", "repeat", "prompt_token_ids", "token_ids", "logprobs", "top": [[[id, value], ...] | null, ...]}``, with
-``null`` or ``"-inf"`` among the values, and optionally ``positions``, ``lse``, ``texts``, ``top_texts``, ``ranges`` (a
-name a row), ``depths``, ``finish``, ``counts`` and ``labels``. ``token_ids`` may hold null where only the text is known.
-Without ``positions`` the first row stands on the prompt's last token, or at 0 where the prompt is not known.
+``null`` or ``"-inf"`` among the values and null for ids that are not known; optionally ``positions``, ``lse``, ``texts``,
+``top_texts``, ``ranges`` (a name a row), ``depths``, ``finish``, ``counts`` and ``labels``. Where ``top_texts`` stand for
+the ids, a row of ``top`` may be values alone. Without ``positions`` the first row stands on the prompt's last token, or at
+0 where the prompt is not known.
 """
 
 from __future__ import annotations
@@ -200,10 +201,12 @@ def line_of(sequence: Sequence, run_id: str) -> bytes:
 
 
 def _row(ids: NDArray[np.int64], values: NDArray[np.float64], null: bool) -> list[list[Any]] | None:
-    known = ids != UNKNOWN
-    if not known.any():
+    """A row's entries: all but what only fills it up. An id that is not known is null."""
+    there = (ids != UNKNOWN) | ~np.isnan(values)
+    if not there.any():
         return None
-    return [[i, v] for i, v in zip(ids[known].tolist(), _values(values[known], null), strict=True)]
+    known = [None if i == UNKNOWN else i for i in ids[there].tolist()]
+    return [[i, v] for i, v in zip(known, _values(values[there], null), strict=True)]
 
 
 def _values(values: NDArray[np.float64], null: bool) -> list[Any]:

@@ -398,10 +398,16 @@ def sequences(draw: st.DrawFn) -> Sequence:
     values = st.floats(allow_nan=True, allow_infinity=True, width=64)
     width = draw(st.integers(1, 3))
     cells = draw(st.lists(values, min_size=rows * width, max_size=rows * width))
+    named = draw(st.sampled_from(["ids", "texts", "nothing"]))
+    known = np.stack([rng.permutation(50)[:width] for _ in range(rows)]).astype(np.int64)
+    grid = np.array(cells, np.float64).reshape(rows, width)
+    if named == "nothing":  # what has neither id nor value is no entry
+        grid = np.nan_to_num(grid, nan=-1.0)
     top = Top(
-        np.stack([rng.permutation(50)[:width] for _ in range(rows)]).astype(np.int64),
-        np.array(cells, np.float64).reshape(rows, width),
+        known if named == "ids" else np.full((rows, width), UNKNOWN),
+        grid,
         rng.standard_normal(rows) if draw(st.booleans()) else None,
+        tuple(tuple("abc"[:width]) for _ in range(rows)) if named == "texts" else None,
     )
     heavy = draw(st.booleans())
     logits = rng.standard_normal((rows, 50)).astype(ml_dtypes.bfloat16)
@@ -448,6 +454,7 @@ def test_what_is_written_is_read(
     assert one.top is not None
     assert back.top is not None
     assert bits(back.top.ids) == bits(one.top.ids)
+    assert back.top.texts == one.top.texts
     np.testing.assert_array_equal(back.top.values, one.top.values)
     assert bits(back.top.lse) == bits(one.top.lse)
     assert back.counts.get("duplicate_positions", 0) == one.counts.get("duplicate_positions", 0)

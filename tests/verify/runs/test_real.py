@@ -66,6 +66,10 @@ def test_repeats(name: str, gpu: str, tmp_path: Path) -> None:
         assert len(set(kinds[1:])) == 1
         assert kinds[0] != kinds[1]
         assert len({s.texts for s in found.sequences}) == 1
+    (checked,) = validate(tmp_path / "r")
+    rows: list[Any] = [json.loads(line) for line in Path(run.place).read_text().splitlines()]
+    stated = sum(r["logprob_margins"]["chosen_not_top1"] for r in rows)
+    assert checked.counts["chosen_not_top1"] == stated == {"RTX 4090": 179, "Apple Metal": 120}[gpu]
 
 
 def test_devices() -> None:
