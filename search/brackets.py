@@ -36,7 +36,9 @@ def with_brackets(found: tuple[Grown, ...], program: Program, sizes: Mapping[str
             kinds = [any(g.counts.all[i] for g in known) or not known for i in range(4)]
             out = [g for g in out if g not in folds]
             over = [sizes.get(axis, views.get(axis, prod(sizes.values()))) for axis in n.over or ()]
-            terms = prod(over) + (n.start is not None)
+            steps = program.states[name].levels if name in program.states else ()
+            again = prod(sizes[level] for level in steps if level not in (n.over or ()))
+            terms = (prod(over) + (n.start is not None)) * again  # a carried sum goes on in every later step
             counts = Counts(*(terms * kind for kind in kinds))
             out.append(Grown(name, "fold", fmt, False, 1, False, counts, {}))
     return tuple(out)

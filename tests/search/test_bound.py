@@ -221,3 +221,11 @@ def test_one_token(a: str, b: str, real: float) -> None:
     found = upper_bound(*sides, context={"kv_len": 1}, cancellation=Fraction(1, 2))
     assert found.real == pytest.approx(real, rel=1e-4)
     assert found.rigor == "rigorous"
+
+
+def test_a_carried_sum_by_lane_counts_every_later_tile() -> None:
+    """32 tiles of 128 tokens in 4 lanes: a token of the first tile passes 31 additions there and in each later tile."""
+    side = load_side("flash_attn2.splitkv_decode@h200")
+    context = {"kv_len": 4096, "q_heads": 24, "kv_heads": 4, "head_dim": 64, "num_splits": 1}
+    terms = terms_of(side, context)
+    assert terms.roundings >= 32 * 31
