@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from search.campaign.cli import app as campaign_app
+from search.identify import identify
 from specs.cli import FormatOption, OutputFormat
 from verify.cli import Batch, HeadDim, KvHeads, KvLen, ModelOption, QHeads, shape_of
-from verify.console import Answer, answering
+from verify.console import INTERRUPTED, Answer, answering
 
 if TYPE_CHECKING:
+    from search.objective import Objective
     from search.run import Progress
     from search.sides import Side
-    from search.space import Inputs, Space
+    from search.space import Space
 
 #: The heads of a search whose command names none.
 MODEL = "qwen"
@@ -82,7 +84,7 @@ def search(
         typer.Option(
             "--projection",
             metavar="FILE",
-            help="W [vocabulary, dim] (.npz or .safetensors), for flips and kl.",
+            help="One array [vocabulary, dim] (.npz or .safetensors), for flips and kl.",
         ),
     ] = None,
     single: Annotated[
@@ -147,6 +149,7 @@ def search(
     """Find inputs on which backends part as far as possible; certify and file them."""
     with answering(output is OutputFormat.json) as answer:
         from search import filing
+        from search.files import read_projection
         from search.objective import Objective
         from search.run import Budget, search_by
         from specs.errors import InputError
@@ -182,10 +185,12 @@ def search(
             masks=masks,
             edits=edits,
         )
+        matrix = None if projection is None else read_projection(projection)
+        objective = Objective(metric.value, matrix, _letter(single, len(sides)))
         if bound:
-            _say_bound(answer, sides, space)
+            _say_bound(answer, sides, space, objective)
             return
-        objective = Objective(metric.value, _projection(projection), _letter(single, len(sides)))
+        filing.check_folder(folder)
         line = _Line()
         try:
             outcome = search_by(
@@ -196,10 +201,14 @@ def search(
                 seed=seed,
                 budget=Budget(evaluations, rlimit, seconds),
                 progress=line,
+                keep=True,
             )
         finally:
             line.clear()
-        filing.file_outcome(answer, outcome, folder, emit and emit.value, fail)
+        filing.file_outcome(answer, outcome, folder, emit and emit.value, fail, method)
+        if outcome.interrupted:
+            typer.echo("interrupted: what was found so far is filed", err=True)
+            raise typer.Exit(INTERRUPTED)
 
 
 def replay(
@@ -219,8 +228,12 @@ def replay(
             found = check(witness)
             answer.data({"schema": 1, "members": [asdict(m) for m in found]})
             for member in found:
-                answer.text(str(member))
-            answer.close(f"{len(found)} witnesses", diverged=exit_code(found) != 0)
+                for text in member.lines():
+                    answer.text(text)
+            good = sum(m.replays for m in found)
+            answer.close(f"{good} of {len(found)} witnesses replay")
+            if code := exit_code(found):
+                raise typer.Exit(code)
             return
         result = replay_file(witness)
         answer.data({"schema": 1, "verdict": result.verdict, **asdict(result)})
@@ -245,7 +258,8 @@ class _Line:
         best = f"{p.best:.4f}" if math.isfinite(p.best) else "none"
         limit = "" if p.bound is None else f" of at most {p.bound:.4f}"
         rate = p.evaluations / max(1e-9, now - self.began)
-        text = f"{p.method}: best {best}{limit}, {p.evaluations:,} candidates, {rate:,.0f}/s"
+        done = f"{p.evaluations:,} candidates, {rate:,.0f}/s" if p.evaluations else "compiling"
+        text = f"{p.method}: best {best}{limit}, {done}"
         sys.stderr.write(f"\r\x1b[K{text}" if self.shown else f"{text}\n")
         sys.stderr.flush()
 
@@ -261,6 +275,10 @@ def _sides(cells: list[str], settings: list[str]) -> tuple[list[Side], dict[str,
     from specs.context import CONTEXT
     from specs.errors import InputError
 
+    if len(cells) > len(LETTERS):
+        raise InputError(
+            f"{len(cells)} sides", place="arguments", remedy=f"give at most {len(LETTERS)} SPEC@PLATFORM"
+        )
     letters = LETTERS[: len(cells)]
     own: dict[str, dict[str, str]] = {letter: {} for letter in letters}
     context: dict[str, Any] = {}
@@ -275,6 +293,8 @@ def _sides(cells: list[str], settings: list[str]) -> tuple[list[Side], dict[str,
             )
         if dot:
             own[head][rest] = text
+        elif name.strip() == "kv_len":
+            raise InputError("kv_len", place="--set", remedy="the length is --kv-len")
         elif name.strip() in CONTEXT:
             context |= shape_of(None, [pair])
         else:
@@ -293,9 +313,10 @@ def _space(
     value_std: float | None,
     **rest: Any,
 ) -> Space:
+    from search.files import read_base, token_numbers
     from search.space import Space, Statistics
 
-    start = None if base is None else _base(base)
+    start = None if base is None else read_base(base)
     if start is not None:
         rest["dims"] = start.dims
     moments = None if score_std is value_std is None else Statistics(score_std, value_std)
@@ -304,62 +325,10 @@ def _space(
         kind=kind,
         context=context,
         base=start,
-        fixed=_numbers(fixed),
+        fixed=token_numbers(fixed),
         statistics=moments,
         **rest,
     )
-
-
-def _base(file: str) -> Inputs:
-    """``scores`` and ``values`` of a file."""
-    from search.space import Inputs
-    from specs.errors import InputError
-    from verify.files import read_arrays
-
-    arrays = read_arrays(file)
-    if set(arrays) < {"scores", "values"}:
-        raise InputError(
-            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}",
-            place="--base",
-            remedy="give scores [token] and values [token] or [token, dim]",
-        )
-    scores = arrays["scores"]
-    return Inputs.one(scores[0] if scores.ndim == 2 else scores, arrays["values"])
-
-
-def _projection(file: Path | None) -> Any:
-    if file is None:
-        return None
-    import numpy as np
-
-    from specs.errors import InputError
-    from verify.files import read_arrays
-
-    arrays = read_arrays(str(file))
-    if len(arrays) != 1 or next(iter(arrays.values())).ndim != 2:
-        raise InputError(
-            f"{file} is not one matrix", place="--projection", remedy="give one array W [vocabulary, dim]"
-        )
-    return next(iter(arrays.values())).astype(np.float64)
-
-
-def _numbers(text: str | None) -> frozenset[int]:
-    """Numbers and ranges, such as ``0-15,40``."""
-    from specs.errors import InputError
-
-    out: set[int] = set()
-    for part in (text or "").split(","):
-        first, sign, last = part.strip().partition("-")
-        if not part.strip():
-            continue
-        if (
-            not first.isdecimal()
-            or (sign and not last.isdecimal())
-            or int(last or first) - int(first) > 1 << 20
-        ):
-            raise InputError(f"'{part}' is no token or range", place="--fixed", remedy="write 0-15,40")
-        out |= set(range(int(first), int(last or first) + 1))
-    return frozenset(out)
 
 
 def _letter(text: str | None, sides: int) -> int | None:
@@ -376,31 +345,29 @@ def _letter(text: str | None, sides: int) -> int | None:
     return LETTERS.index(text)
 
 
-def _say_bound(answer: Answer, sides: list[Side], space: Space) -> None:
-    from search.bound import upper_bound
+def _say_bound(answer: Answer, sides: list[Side], space: Space, objective: Objective) -> None:
+    from search.run import bound_for
 
-    a, b = sides[0], sides[1]
-    found = upper_bound(
-        a, b, context=space.full_context(), cancellation=space.exact_cancellation, score_box=space.score_box
-    )
-    finite = math.isfinite(found.real)
+    found, why = bound_for(sides, space, objective)
+    labels = [side.label for side in sides]
+    finite = found is not None and math.isfinite(found.real)
+    reason = why if found is None else found.reason
     answer.data(
         {
             "schema": 1,
-            "a": a.label,
-            "b": b.label,
+            "sides": labels,
             "cancellation": space.cancellation,
-            "real_ulp": found.real if finite else None,
-            "integer_ulp": found.integer,
-            "first_order_ulp": found.first_order if math.isfinite(found.first_order) else None,
-            "rigor": found.rigor,
-            "reason": found.reason,
+            "real_ulp": found.real if found is not None and finite else None,
+            "integer_ulp": None if found is None else found.integer,
+            "first_order_ulp": found.first_order if found and math.isfinite(found.first_order) else None,
+            "rigor": None if found is None else found.rigor,
+            "reason": reason,
         }
     )
-    words = f"at most {found.real:.4f} ULP before rounding" if finite else "no finite bound"
-    answer.text(
-        f"{a.label} and {b.label}: {words} at c = {space.cancellation:g} ({found.rigor}: {found.reason})"
-    )
+    words = f"at most {found.real:.4f} ULP before rounding" if found and finite else "no finite bound"
+    of = f"{found.rigor}: {reason}" if found else reason
+    what = labels[0] + " and " + labels[1] if len(sides) == 2 else f"the two nearest of {', '.join(labels)}"
+    answer.text(f"{what}: {words} at c = {space.cancellation:g} ({of})")
     answer.close(words)
 
 
@@ -408,4 +375,5 @@ def register(app: typer.Typer) -> None:
     """Mount the commands."""
     app.command()(search)
     app.command()(replay)
+    app.command()(identify)
     app.add_typer(campaign_app, name="campaign")

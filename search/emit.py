@@ -31,6 +31,7 @@ EMBEDDED = 16_384
 #: Kernels of the torch script: name, and the module that it needs, in the order in which they are tried.
 KERNELS = (
     ("flash_attn", "flash_attn"),
+    ("flash_attn3", "flash_attn_interface"),
     ("vllm_flash_attn", "vllm"),
     ("flashinfer_xqa", "flashinfer"),
     ("flashinfer_fa2", "flashinfer"),
@@ -39,6 +40,8 @@ KERNELS = (
 )
 #: Parts of names of specs, and the kernels that they describe.
 _OF_SPECS = (
+    ("flash_attn2", "flash_attn"),
+    ("flash_attn3", "flash_attn3"),
     ("xqa", "flashinfer_xqa"),
     ("trtllm", "flashinfer_trtllm_gen"),
     ("flashinfer", "flashinfer_fa2"),
@@ -94,6 +97,7 @@ def emit(witness: Witness, language: str, *, name: str = "witness") -> str:
         "scale": scale if ready else float(depth(space)) ** -0.5,
         "usual": usual or not ready,
         "ready": ready,
+        "num_splits": _splits(witness),
         "kernels": _kernels([s.spec.name for s in witness.sides]),
     }
     return _environment().get_template(f"{language}.py.j2").render(values)
@@ -153,6 +157,14 @@ def _ordinary(witness: Witness) -> None:
             place="--emit",
             remedy="scripts are written for one query token of one sequence, and for plain attention",
         )
+
+
+def _splits(witness: Witness) -> int:
+    """The split count that callers are to give: that of the sides, where they have one in common; else 0."""
+    shared = dict(witness.record.space.context)
+    given = {{**shared, **side.context}.get("num_splits", 0) for side in witness.record.sides}
+    only = given.pop() if len(given) == 1 else 0
+    return only if isinstance(only, int) else 0
 
 
 def _scale(length: int) -> tuple[float, bool]:

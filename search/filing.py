@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specs.errors import InputError, UlpscopeError
 from verify.console import Answer
 
 if TYPE_CHECKING:
     from search.run import Hit, Outcome
 
 
-def file_outcome(answer: Answer, outcome: Outcome, folder: Path | None, emit: str | None, fail: bool) -> None:
+#: What a search files: the input with the largest objective, and the one with the largest distance of stored outputs.
+NAMES = ("witness", "stored")
+
+
+def file_outcome(
+    answer: Answer,
+    outcome: Outcome,
+    folder: Path | None,
+    emit: str | None,
+    fail: bool,
+    method: str = "search",
+) -> None:
     """File what was found, and say it."""
     from search.witness import certified, witness_of, write
 
@@ -39,10 +52,12 @@ def file_outcome(answer: Answer, outcome: Outcome, folder: Path | None, emit: st
         answer.text(f"{outcome.status}: {outcome.reason}")
         answer.close(f"{outcome.status}: {outcome.reason}")
         return
-    home = folder or _folder(outcome)
+    home = folder or _folder(outcome, method)
     verdict = ""
-    for name, hit in (("witness", outcome.best), ("stored", outcome.stored)):
+    for name, hit in zip(NAMES, (outcome.best, outcome.stored), strict=True):
         if hit is None:
+            for suffix in (".json", ".safetensors"):  # of this command, before
+                (home / f"{name}{suffix}").unlink(missing_ok=True)
             continue
         # Filed before it is certified, which takes longest: an interruption loses nothing.
         first = witness_of(outcome, hit, None, command=sys.argv[1:], no_certificate="interrupted")
@@ -77,6 +92,8 @@ def _said(outcome: Outcome, hit: Hit, certificate: Any, why: str) -> tuple[list[
     labels = [side.label for side in outcome.sides]
     unit = {"ulp": "ULP before rounding", "f32": "f32 ULP", "flips": "margin", "kl": "nats"}
     words = f"{hit.score:.4f} {unit[outcome.objective.metric]}, {hit.least_integer} ULP stored"
+    if outcome.objective.metric == "flips" and hit.score <= 0:
+        words += ": no token flips"
     lines = [f"{' / '.join(labels)}: {words}"]
     bound = outcome.bound
     if bound is not None and math.isfinite(bound.real):
@@ -110,16 +127,21 @@ def _survives(ulps: int | str) -> str:
             return f"survives an error of exp of {ulps} f32 ULP"
 
 
-def _folder(outcome: Outcome) -> Path:
-    """``runs/ID``: the same command has the same folder."""
+def _folder(outcome: Outcome, method: str) -> Path:
+    """``runs/ID``: the same search has the same folder, another one another."""
+    from search.fields import space_record
+
+    space, objective = outcome.space, outcome.objective
+    arrays = [objective.projection]
+    arrays += [] if space.base is None else [space.base.scores, space.base.values]
     said = repr(
         (
-            [(s.label, s.spec.content_hash) for s in outcome.sides],
-            outcome.space.full_context(),
-            outcome.space.cancellation,
-            outcome.space.kind,
-            outcome.objective.metric,
-            outcome.objective.single,
+            [(s.label, s.spec.content_hash, s.platform) for s in outcome.sides],
+            space_record(space),
+            objective.metric,
+            objective.single,
+            [None if a is None else hashlib.sha256(a.tobytes()).hexdigest() for a in arrays],
+            method,
             outcome.seed,
             outcome.budget,
         )
@@ -127,11 +149,43 @@ def _folder(outcome: Outcome) -> Path:
     return Path("runs") / f"search-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that cannot be written, or that holds the witness of another command, before any work.
+
+    Raises:
+        InputError: with the folder as its place.
+    """
+    if folder is None:
+        return
+    near = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise InputError("cannot be written", place=str(folder), remedy="give another folder with --out")
+    for name in NAMES:
+        if not (folder / f"{name}.json").exists():
+            continue
+        from search.witness import read
+
+        try:
+            command = list(read(folder / f"{name}.json").record.search.command)
+        except UlpscopeError:
+            command = None
+        if command != sys.argv[1:]:
+            raise InputError(
+                f"holds another {name}.json", place=str(folder), remedy="give another folder with --out"
+            )
+
+
 def _emit(witness: Any, home: Path, name: str, language: str) -> str:
     from search.emit import emit
 
     path = home / f"{name}_{language}.py"
-    path.write_text(emit(witness, language, name=name), encoding="utf-8")
+    text = emit(witness, language, name=name)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", place=str(path), remedy="give another folder"
+        ) from None
     return str(path)
 
 

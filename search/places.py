@@ -13,6 +13,10 @@ Tokens = NDArray[np.int64]
 F32 = NDArray[np.float32]
 #: Placements that are tried for one length, and draws among which they are looked for.
 PLACEMENTS, DRAWS = 24, 200
+#: Draws without any placement after which there is none.
+BARREN = 50
+#: Up to so many places all pairs of the first two tokens are looked at first.
+SEEN = 512
 #: Tokens of the smallest domain.
 DOMAIN = 8
 
@@ -41,12 +45,12 @@ def filled(target: Target, places: Tokens, inputs: Inputs) -> tuple[Target, Inpu
 
 
 def lengths(least: int, most: int) -> list[int]:
-    """Lengths to try, ascending: all short ones, then by a fifth each."""
+    """Lengths to try, ascending, by a third each."""
     found: list[int] = []
     length = max(1, least)
     while length < most:
         found.append(length)
-        length = max(length + 1, length * 6 // 5)
+        length = max(length + 1, length * 4 // 3)
     return found
 
 
@@ -61,20 +65,35 @@ def placements(old: Geometry, live: Tokens, new: Geometry, rng: np.random.Genera
     piece, rank = new.piece[:, known], new.rank[:, known]
     alike = old.piece[:, live, None] == old.piece[:, None, live]
     after = old.rank[:, live, None] > old.rank[:, None, live]
+    memory: dict[tuple[int, int, int], NDArray[np.bool_]] = {}
+
+    def beside(i: int, j: int, there: int) -> NDArray[np.bool_]:
+        """Places of token i, if token j is at ``there``."""
+        if (i, j, there) not in memory:
+            same = piece == piece[:, there, None]
+            order = ~same | ((rank > rank[:, there, None]) == after[:, i, j, None])
+            ok = ((same == alike[:, i, j, None]) & order).all(axis=0)
+            ok[there] = False
+            memory[i, j, there] = ok
+        return memory[i, j, there]
+
+    # Most lengths that are too short have no place for the first two.
+    few = count > 1 and len(known) <= SEEN
+    if few and not any(beside(1, 0, there).any() for there in range(len(known))):
+        return []
     found: dict[tuple[int, ...], Tokens] = {}
-    for _ in range(DRAWS):
+    for draw in range(DRAWS):
+        if draw == BARREN and not found:
+            break
         places: list[int] = []
         for i in range(count):
             ok = np.ones(len(known), np.bool_)
             for j, there in enumerate(places):
-                ok[there] = False
-                same = piece == piece[:, there, None]
-                ok &= (same == alike[:, i, j, None]).all(axis=0)
-                ok &= (~same | ((rank > rank[:, there, None]) == after[:, i, j, None])).all(axis=0)
+                ok = ok & beside(i, j, there)
             choices = np.flatnonzero(ok)
             if not len(choices):
                 break
-            places.append(int(rng.choice(choices)))
+            places.append(int(choices[rng.integers(len(choices))]))
         else:
             found.setdefault(tuple(places), known[places].astype(np.int64))
             if len(found) == PLACEMENTS:

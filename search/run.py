@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from search.bound import Bound, bound_of, upper_bound
+from search.bound import Bound, bound_of, same_logits, upper_bound
 from search.objective import Objective
 from search.outcome import Budget, Hit, Outcome, Progress, Step
 from search.parts import Parts
@@ -162,6 +162,7 @@ def _outcome(state: Parts, blank: Outcome) -> Outcome:
     }
     if not state.hits:
         reason = "no input that satisfies the constraints was found within the budget"
+        reason += ": wall time, or an interruption, ended the search" if state.cut else ""
         return replace(blank, status="nothing", reason=reason, **common)
     best = max(state.hits, key=lambda h: h.score)
     stored = max(state.hits, key=lambda h: (h.least_integer, h.score))
@@ -180,6 +181,9 @@ def bound_for(sides: Sequence[Side], space: Space, objective: Objective) -> tupl
         return None, "there is no bound for one side singled out"
     if space.cancellation <= 0:
         return None, "without a bound on cancellation there is no bound on the distance"
+    context = space.full_context()
+    if space.kind == "qkv" and not all(same_logits(a, b, context) for a, b in combinations(sides, 2)):
+        return None, "the sides round q k otherwise: products that cancel move a score by any amount, so there is no bound"
     found: list[Bound] = []
     why = ""
     for a, b in combinations(sides, 2):

@@ -37,6 +37,12 @@ class Statistics:
     value_std: float | None = None
     value_mean: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("score_std", "value_std", "value_mean"):
+            x = getattr(self, name)
+            if x is not None and not (math.isfinite(x) and x >= 0):
+                raise InputError(f"{name} = {x}", place=name, remedy="give a finite number of at least 0")
+
     def hold(self, inputs: Inputs) -> NDArray[np.bool_]:
         """For each candidate whether all of them hold: bool ``[candidate]``."""
         ok = np.ones(inputs.count, dtype=np.bool_)

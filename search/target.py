@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from search.compact import Geometry, compactable
 from search.evaluate import Evaluator, Outputs, on_grid
-from search.meter import Meter
+from search.meter import Meter, OverBudgetError
 from search.objective import Objective, violation
 from search.sides import Side
 from search.space import Inputs, Space
@@ -171,8 +171,13 @@ class Target:
         """
         inputs = inputs.pick(slice(0, self.meter.granted(inputs.count)))
         whole = inputs if self.compactable else self.expand(inputs)
-        outputs = tuple(e.run(whole) for e in self.evaluators)
-        measured = Measured(inputs, self.objective.score(outputs), violation(inputs, self.space), outputs)
+        outputs: list[Outputs] = []
+        for evaluator in self.evaluators:
+            if self.meter.late:  # the first call of a side compiles, which takes long
+                raise OverBudgetError(time=True)
+            outputs.append(evaluator.run(whole))
+        score = self.objective.score(outputs)
+        measured = Measured(inputs, score, violation(inputs, self.space), tuple(outputs))
         self.meter.note(self, measured)
         return measured
 

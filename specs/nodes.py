@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from specs.formats import Format
@@ -19,8 +20,8 @@ class Node:
 
     def children(self) -> Iterator[Node]:
         """The nodes directly below this one, in the order of the text."""
-        for f in fields(self):
-            value: Any = getattr(self, f.name)
+        for name in _names(type(self)):
+            value: Any = getattr(self, name)
             if isinstance(value, Node):
                 yield value
             elif isinstance(value, tuple):
@@ -31,10 +32,17 @@ class Node:
                         yield from (x for x in item if isinstance(x, Node))
 
     def walk(self) -> Iterator[Node]:
-        """This node and every node below it."""
-        yield self
-        for child in self.children():
-            yield from child.walk()
+        """This node and every node below it, in the order of the text."""
+        left: list[Node] = [self]
+        while left:
+            node = left.pop()
+            yield node
+            left.extend(reversed(tuple(node.children())))
+
+
+@cache
+def _names(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 _AT: Any = field(default=0, compare=False)

@@ -94,6 +94,36 @@ def test_the_torch_script_runs_here_without_a_gpu(tmp_path):
     assert len(re.findall(r"\d+ ULP from", out)) == 2
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_library_that_is_missing_is_named(tmp_path, language):
+    """No traceback: a sentence and an exit code."""
+    path = tmp_path / f"script_{language}.py"
+    path.write_text(emit(member(), language))
+    for library in ("torch", "jax", "numpy"):
+        (tmp_path / f"{library}.py").write_text("raise ImportError('not here')")
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip() in (
+        "PyTorch and NumPy are needed: not here",
+        "JAX and NumPy are needed: not here",
+    )
+
+
+def test_the_split_count_of_the_sides_is_passed_on(tmp_path):
+    """Dao's FlashAttention takes it from its caller, 0 for its own rule."""
+
+    def splits(record: Any) -> None:
+        record["space"]["context"]["num_splits"] = 8
+
+    for witness, expected in ((member(), 0), (altered(splits), 8)):
+        text = emit(witness, "torch")
+        assert f"NUM_SPLITS = {expected}  # 0: the kernel chooses itself" in text
+        assert text.count("num_splits=NUM_SPLITS") == 2
+        compile(text, "script", "exec")
+
+
 def test_large_arrays_are_read_from_beside_the_script_and_checked(tmp_path):
     large = member("fa2_h200_b200")
     write(large, tmp_path, "large")
@@ -169,7 +199,7 @@ def test_unknown_languages_are_refused():
     ("change", "match"),
     [
         ({"head_dim": 1}, "heads of 1 elements"),
-        ({"has_sinks": 1}, "has_sinks = 1"),
+        ({"q_len": 2}, "q_len = 2"),
         ({"batch": 2}, "batch = 2"),
     ],
 )

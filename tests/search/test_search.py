@@ -254,6 +254,58 @@ def test_command(here: Path) -> None:
     assert run(*COMMAND, "--out", "found", "--fail-on-divergence").exit_code == 1
 
 
+def test_an_interruption_files_what_was_found(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the fourth batch: the best of three is filed and certified."""
+    measure, calls = Target.measure, [0]
+
+    def interrupted(self: Target, inputs: Inputs):
+        calls[0] += 1
+        if calls[0] == 4:
+            raise KeyboardInterrupt
+        return measure(self, inputs)
+
+    monkeypatch.setattr(Target, "measure", interrupted)
+    result = run(*COMMAND, "--method", "random", "--out", "found")
+    assert result.exit_code == 130, result.output
+    assert "interrupted: what was found so far is filed" in result.output
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    again = run("replay", "found/witness.json")
+    assert again.exit_code == 0, again.output
+    with pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(Target, "measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        search([fa2(20), fa2(12)], Space(kv_len=64, context=SHAPE))
+
+
+def test_three_sides_over_two_columns_have_the_bound_of_a_pair() -> None:
+    """Each pair may be apart in a column of its own: the range is not divided among the gaps."""
+    from search.run import bound_for
+
+    sides = [fa2(20), fa2(12), fa2(16)]
+    one, two = (
+        bound_for(sides, Space(64, context=SHAPE, cancellation=1.0, dims=d), Objective())[0] for d in (1, 2)
+    )
+    assert one is not None
+    assert two is not None
+    assert 0.98 < one.real < 1.0
+    assert 1.97 < two.real < 2.0
+
+
+def test_a_base_must_fit_the_space() -> None:
+    ok = np.ones(8)
+    for base, message in (
+        (Inputs.one(np.array([np.nan, *np.zeros(7)]), ok), "NaN"),
+        (Inputs.one(np.array([-np.inf, *np.zeros(7)]), ok), "masks tokens"),
+        (Inputs.one(np.zeros(8), ok * np.inf), "not finite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Space(kv_len=8, context=SHAPE, base=base)
+    with pytest.raises(InputError, match="no numbers of bf16"):
+        Target([fa2(20), fa2(12)], Space(kv_len=8, context=SHAPE, base=Inputs.one(np.zeros(8), ok * 1.001)))
+    with pytest.raises(InputError, match="a projection of 2 columns"):
+        Target([fa2(20), fa2(12)], Space(kv_len=8, context=SHAPE), Objective("flips", np.eye(2)))
+
+
 def test_bound_command(here: Path) -> None:
     result = run(*COMMAND, "--bound", "--format", "json")
     data = json.loads(result.stdout)
@@ -272,6 +324,14 @@ def test_bound_command(here: Path) -> None:
         (["search", FA2, FA2, "--kv-len", "64", "--single", "z"], "is no side"),
         (["search", FA2, FA2, "--kv-len", "64", "--base", "missing.npz"], "no such file"),
         (["search", FA2, FA2, "--kv-len", "64", "--objective", "flips"], "needs a projection"),
+        (["search", *[FA2] * 9, "--kv-len", "64"], "give at most 8 SPEC@PLATFORM"),
+        (["search", FA2, FA2, "--kv-len", "64", "--seconds", "inf"], "seconds = inf"),
+        (["search", FA2, FA2, "--kv-len", "64", "--set", "kv_len=5"], "the length is --kv-len"),
+        (["search", FA2, FA2, "--kv-len", "64", "--set", "has_sinks=1"], "gives a kernel sinks"),
+        (["search", FA2, FA2, "--kv-len", "64", "--set", "window=8"], "a window masks tokens"),
+        (["search", FA2, FA2, "--kv-len", "64", "--score-std", "nan"], "score_std = nan"),
+        (["search", FA2, FA2, "--kv-len", "64", "--out", "file"], "cannot be written"),
+        (["search", FA2, FA2, "--kv-len", "64", "--out", "taken"], "holds another witness.json"),
         (["search", FA2, FA2, "--kv-len", "64", "-c", "2"], "not between 0 and 1"),
         (["search", FA2, "walkthrough.xqa@h200", "--kv-len", "64", "--method", "magic"], "unknown method"),
         (["search", "--minimise", "missing.json"], "missing.json"),
@@ -279,6 +339,9 @@ def test_bound_command(here: Path) -> None:
     ],
 )
 def test_mistakes_are_messages(here: Path, args: list[str], message: str) -> None:
+    (here / "file").write_text("")
+    (here / "taken").mkdir()
+    (here / "taken" / "witness.json").write_text("{}")
     result = run(*args)
     assert result.exit_code == 2, result.output
     assert message in result.output
