@@ -97,6 +97,18 @@ def validate(path: str | Path, progress: Progress | None = None) -> list[Validat
     return [_validated(p, progress) for p in inner]
 
 
+def value_problems(run: Run) -> Problems:
+    """What is wrong with the values of a run that was read, without going through all of its full logits.
+
+    For commands that take runs: sampled rows tell whether logits are log-probabilities, an lse is that of its row, and
+    printed values have no more decimals than the manifest says.
+    """
+    problems = Problems()
+    for sequence in run.sequences:
+        _Values(run, sequence, problems).all(scan=False)
+    return problems
+
+
 def _validated(folder: Path, progress: Progress | None) -> Validation:
     found = inspect_run(folder)
     out = Validation(str(folder), found.run, found.problems)
@@ -140,10 +152,10 @@ class _Values:
         self.place = f"conversation '{sequence.conversation[:80]}', repeat {sequence.repeat}"
         self.logprobs = self.capture.value_kind in LOGPROBS
 
-    def all(self) -> dict[str, int]:
-        """Every check; what is counted."""
-        counts: dict[str, int] = {}
-        for check in (self.full, self.top, self.chosen):
+    def all(self, *, scan: bool = True) -> dict[str, int]:
+        """Every check; what is counted. ``scan``: go through all full logits, for what is not finite in them."""
+        counts = self.full(scan)
+        for check in (self.top, self.chosen):
             counts = add(counts, check())
         self.rows()
         self.layers()
@@ -173,12 +185,12 @@ class _Values:
         if kind == "raw_logits" and one.top is not None and one.top.lse is None and one.full is None:
             self.problems.warn(self.place, "top logits without lse: their probabilities are not known", "lse")
 
-    def full(self) -> dict[str, int]:
+    def full(self, scan: bool) -> dict[str, int]:
         full = self.sequence.full
         if full is None:
             return {}
         counts: dict[str, int] = {}
-        for start, stop in blocks(full.rows, full.vocab * full.dtype.itemsize):
+        for start, stop in blocks(full.rows if scan else 0, full.vocab * full.dtype.itemsize):
             counts = add(counts, special(full.read(start, stop), self.logprobs, self.capture.clamp_floor))
         self.decimals(full)
         if self.capture.value_kind in ("raw_logits", "raw_logprobs"):

@@ -17,7 +17,7 @@ from tests.commands import invoke
 from tests.verify.runs.making import arrays, lines, manifest, tensors
 from tests.verify.runs.test_adapters import OFFLINE, written
 from verify.runs.folder import read_run
-from verify.runs.validate import special, validate
+from verify.runs.validate import special, validate, value_problems
 
 run = partial(invoke, app)
 
@@ -107,6 +107,8 @@ def test_logits_that_are_said_to_be_log_probabilities(tmp_path: Path) -> None:
     (one,) = validate(tensors(tmp_path / "r", found, capture=kind))
     (problem,) = one.problems
     assert (problem.field, problem.row) == ("capture.value_kind", 0)
+    assert one.run is not None
+    assert value_problems(one.run).errors == [problem]
     found["logits"] = log_softmax(found["logits"])
     assert validate(tensors(tmp_path / "s", found, capture=kind))[0].ok
     (one,) = validate(tensors(tmp_path / "t", found))
