@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specs import Platform, Spec, load_platform, load_spec, parse_spec
 from specs.bind import bind
-from specs.errors import SpecError
+from specs.errors import InputError, SpecError, did_you_mean
 from specs.program import Program
 from specs.writer import quote, table
 from verify.emulator import Run, make_problem, start_run
@@ -125,6 +125,7 @@ def load_cell(cell: str, lines: Mapping[str, Mapping[str, str]]) -> tuple[Spec, 
     name, _, where = cell.rpartition("@")
     spec = load_spec(name)
     if lines:
+        _check_lines(spec, lines)
         text = f"schema = 1\nname = {quote(spec.name + '.changed')}\nextends = {quote(name)}\n"
         text += f'status = {quote(spec.file.status)}\nsummary = "lines changed by model.toml"\n\n'
         text += "\n".join(table(f"[{section}]", dict(items)) for section, items in lines.items())
@@ -133,6 +134,25 @@ def load_cell(cell: str, lines: Mapping[str, Mapping[str, str]]) -> tuple[Spec, 
         except SpecError as error:
             raise SpecError(error.cause, place="attention.lines", remedy=error.remedy) from None
     return spec, load_platform(where)
+
+
+def _check_lines(spec: Spec, lines: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a line that the spec does not have: it would be a new one, which nothing reads."""
+    for section, items in lines.items():
+        known = spec.sections.get(section)
+        if known is None:
+            raise InputError(
+                f"{spec.name} has no section [{section}]",
+                place="attention.lines",
+                remedy=did_you_mean(section, spec.sections),
+            )
+        for name in items:
+            if name not in known:
+                raise InputError(
+                    f"[{section}] of {spec.name} has no line '{name}'",
+                    place="attention.lines",
+                    remedy=did_you_mean(name, known),
+                )
 
 
 def bind_steps(part: Attention, a: Architecture, cell: str, first: int, last: int, dtype: Any) -> Backend:
@@ -154,7 +174,7 @@ def bind_steps(part: Attention, a: Architecture, cell: str, first: int, last: in
 @lru_cache(maxsize=16)
 def _steps(text: str, a: Architecture, cell: str, positions: tuple[int, int], dtype: Any) -> Backend:
     part = Attention.model_validate_json(text)
-    spec, platform = load_cell(cell, part.lines)
+    spec, platform = load_cell(cell, _own_lines(part, cell))
     groups: list[Group] = []
     first, stop = positions
     while stop > first:
@@ -169,9 +189,14 @@ def _steps(text: str, a: Architecture, cell: str, positions: tuple[int, int], dt
 
 def bind_whole(part: Attention, a: Architecture, cell: str, count: int, dtype: Any) -> Backend:
     """The backend that answers the first ``count`` positions in one causal call; arguments as `bind_steps`."""
-    spec, platform = load_cell(cell, part.lines)
+    spec, platform = load_cell(cell, _own_lines(part, cell))
     run = _bound(spec, platform, part, a, count, count, dtype)
     return _backend(spec, platform, part, [Group(0, count, run)])
+
+
+def _own_lines(part: Attention, cell: str) -> Mapping[str, Mapping[str, str]]:
+    """Changed lines are those of ``kernel``, not of the prompt's."""
+    return part.lines if cell == part.kernel else {}
 
 
 def _backend(spec: Spec, platform: Platform, part: Attention, groups: Sequence[Group]) -> Backend:

@@ -75,7 +75,7 @@ class Attention(Frozen):
         prompt_kernel: SPEC@PLATFORM that read them, in one causal call.
         context: integers and words that formulas of the spec see (``batch``, ``page_size``, versions, ...).
         options: values for the spec's ``[options]``.
-        lines: by section, lines of the spec that are other than it says.
+        lines: by section, lines of the spec of ``kernel`` that are other than it says.
     """
 
     kernel: Name = PLAIN

@@ -66,9 +66,7 @@ def test_steps_of_real_kernels(cell):
     """A minute each: two compilations of a kernel."""
     model = Architecture("llama", 1, 64, 64, 100, 4, 2, 64, 1e4, "halves", 1e-5, True)
     rng = np.random.default_rng(7)
-    q, k, v = (
-        (2 * rng.standard_normal((TOKENS, h, 64))).astype(ml_dtypes.bfloat16) for h in (4, 2, 2)
-    )
+    q, k, v = ((2 * rng.standard_normal((TOKENS, h, 64))).astype(ml_dtypes.bfloat16) for h in (4, 2, 2))
     bound = bind_steps(Attention(kernel=cell), model, cell, 0, TOKENS, q.dtype)
     out, _ = bound.attend(q, k, v)
     for p in (0, 1, 15, 16, 63, 64, 65, 127, 128, 149):

@@ -126,6 +126,10 @@ def test_lines_of_the_spec_can_be_changed():
     assert spec.sections["token"] == plain.sections["token"]
     with pytest.raises(SpecError, match=r"attention\.lines"):
         load_cell("walkthrough.xqa@sm120", {"token": {"score": "sum(q * k"}})
+    with pytest.raises(InputError, match="did you mean 'score'"):
+        load_cell("walkthrough.xqa@sm120", {"token": {"scor": "q"}})
+    with pytest.raises(InputError, match="no section"):
+        load_cell("walkthrough.xqa@sm120", {"tokens": {"score": "q"}})
 
 
 @pytest.mark.parametrize(
