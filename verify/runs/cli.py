@@ -73,8 +73,11 @@ def _validation(answer: Answer, one: Validation) -> None:
 
 
 def import_(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A file in the format of an engine, or any other.")
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE...", help="In the format of an engine, or any other. Several are one run."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to, new or empty.")] = None,
     adapter: Annotated[
@@ -111,7 +114,7 @@ def import_(
         if listing:
             _list(answer)
             return
-        if file is None:
+        if not files:
             raise InputError("is missing", place="FILE", remedy="give a file, or --list")
         if out is None:
             raise InputError("is missing", place="--out", remedy="give a folder that is new or empty")
@@ -121,15 +124,16 @@ def import_(
         from verify.capture.format import check_empty
         from verify.runs.adapters.base import Options
         from verify.runs.load import load_runs, parse_settings
+        from verify.runs.several import load_files
 
         check_empty(out)
-        runs = load_runs(
-            file,
-            adapter=adapter,
-            mapping=mapping,
-            options=Options(conversation),
-            settings=parse_settings(settings or []),
-        )
+        said: dict[str, Any] = {
+            "adapter": adapter,
+            "mapping": mapping,
+            "options": Options(conversation),
+            "settings": parse_settings(settings or []),
+        }
+        runs = load_runs(files[0], **said) if len(files) == 1 else (load_files(files, **said),)
         written = _write(out, runs, form)
         answer.data({"schema": 1, "runs": [_about(run) for run in written]})
         for run in written:
@@ -139,7 +143,8 @@ def import_(
             )
             for name, n in sorted(_counts(run).items()):
                 answer.text(f"  count    {n:>10,}  {name}")
-        answer.close(f"imported {len(written)} run{'s' * (len(written) != 1)} from {file}")
+        source = str(files[0]) if len(files) == 1 else f"{len(files)} files"
+        answer.close(f"imported {len(written)} run{'s' * (len(written) != 1)} from {source}")
 
 
 def _list(answer: Answer) -> None:

@@ -64,16 +64,20 @@ def load_runs(
         return unique([read_run(p) for p in inner[:MAX_RUNS]])
     if not place.is_file():
         raise InputError("no such file or folder", place=str(path)[:200], remedy="check the path")
-    with unswept():
-        drafts, label = _drafts(place, adapter, mapping, options or Options())
+    drafts, label = drafts_of(place, adapter, mapping, options or Options())
     digest = file_sha(place)
     runs = [complete(d, place, digest, label, settings or {}, alone=len(drafts) == 1) for d in drafts]
     return unique(runs)
 
 
-def _drafts(
+def drafts_of(
     file: Path, adapter: str | None, mapping: str | Path | None, options: Options
 ) -> tuple[list[Draft], dict[str, str]]:
+    """What an adapter or mapping reads in one file, and the words for how, for a manifest's ``origin``.
+
+    Raises:
+        InputError: it is not what that reads.
+    """
     from verify.runs.mapping import load_mapping, read_mapped
 
     if adapter is not None and mapping is not None:
@@ -86,9 +90,12 @@ def _drafts(
         adapter, mapping = detect(file)
     if mapping is not None:
         found = load_mapping(mapping)
-        return read_mapped(file, found), {"mapping": found.name, "mapping_sha256": found.sha256}
+        with unswept():
+            drafts = read_mapped(file, found)
+        return drafts, {"mapping": found.name, "mapping_sha256": found.sha256}
     assert adapter is not None
-    return reader_of(adapter)(file, options), {"adapter": adapter}
+    with unswept():
+        return reader_of(adapter)(file, options), {"adapter": adapter}
 
 
 def complete(

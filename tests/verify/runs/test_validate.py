@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from reports.cli import app
 from tests.commands import invoke
 from tests.verify.runs.making import arrays, lines, manifest, tensors
-from tests.verify.runs.test_adapters import OFFLINE, written
+from tests.verify.runs.test_adapters import OFFLINE, completion, written
 from verify.runs.folder import read_run
 from verify.runs.validate import special, validate, value_problems
 
@@ -233,6 +233,22 @@ def test_import_of_several_coordinates(tmp_path: Path) -> None:
     data = json.loads(run("capture", "import", str(file), "-o", str(tmp_path / "o"), "--format", "json")[0])
     assert [(Path(r["path"]).name, r["sequences"]) for r in data["runs"]] == [("000_v1", 2), ("001_v2", 2)]
     assert run("capture", "validate", str(tmp_path / "o"))[1].startswith("valid: 2 runs, 8 rows")
+
+
+def test_import_of_several_files_is_one_run(tmp_path: Path) -> None:
+    """Two answers to one prompt in two files are repeats; answers without a prompt are called by their files."""
+    (tmp_path / "in").mkdir()
+    first, again = (str(written(tmp_path / "in", OFFLINE, f"{n}.json")) for n in "ab")
+    run("capture", "import", first, again, "-o", str(tmp_path / "o"))
+    one, two = read_run(tmp_path / "o").sequences
+    assert one.conversation == two.conversation
+    assert (one.repeat, two.repeat) == (0, 1)
+    texts = [str(written(tmp_path / "in", completion(), f"{n}.json")) for n in "cd"]
+    run("capture", "import", *texts, "-o", str(tmp_path / "p"))
+    assert [s.conversation for s in read_run(tmp_path / "p").sequences] == ["c", "d"]
+    other = str(written(tmp_path / "in", {**completion(), "model": "n"}, "e.json"))
+    error = run("capture", "import", *texts, other, "-o", str(tmp_path / "q"), code=2)[1]
+    assert "e.json: model is 'n', in the files before it 'm'" in error
 
 
 def test_import_mistakes(tmp_path: Path) -> None:
