@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +172,7 @@ def compare_runs(
         for (i, j), alignment in alignments.items()
     )
     numbers = list(alignments)
+    findings += no_effect(runs, {n: p.identical for n, p in zip(numbers, pairs, strict=True)})
     return RunsComparison(
         runs=tuple(summary(run) for run in runs),
         settings=Settings(reference, best, floor, draws, seed),
@@ -187,6 +188,34 @@ def compare_runs(
         pairs=pairs,
         findings=tuple(findings),
     )
+
+
+def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Finding]:
+    """Fields of the coordinate that change nothing: all pairs of runs that differ in that field alone are identical.
+
+    A switch without effect is often one that was not obeyed.
+    """
+    seen: dict[str, list[tuple[Pair, str]]] = {}
+    for (i, j), _ in identical.items():
+        flat = [_flat(runs[k]) for k in (i, j)]
+        differ = [k for k in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(k) != flat[1].get(k)]
+        if len(differ) == 1:
+            shown = f"{flat[0].get(differ[0])} and {flat[1].get(differ[0])}"
+            seen.setdefault(differ[0], []).append(((i, j), shown))
+    found: list[Finding] = []
+    for name, pairs in seen.items():
+        if all(identical[pair] for pair, _ in pairs):
+            where = tuple(dict.fromkeys(runs[k].name for pair, _ in pairs for k in pair))
+            text = f"{name} has no effect: {pairs[0][1]} give identical values; was it obeyed?"
+            found.append(Finding("no_effect", "warning", text, where, len(pairs)))
+    return found
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    """The coordinate with its flags, one level deep."""
+    fields = run.manifest.coordinate.model_dump(mode="json")
+    flags = fields.pop("flags", {})
+    return fields | {f"flags.{k}": v for k, v in flags.items()}
 
 
 def summary(run: Run) -> RunSummary:

@@ -83,6 +83,7 @@ class PairComparison:
 
     ``values`` are of full rows, ``chosen`` of one value a row (that of the token that followed, or an example's score) on
     rows that are not full, ``lists`` of lists of likely tokens; ``intervals`` by metric;
+    ``position``: the same as ``depth`` by position in the text, where that is another number, else empty;
     ``identical`` is True where rows were compared and nothing differs; ``whole`` where all rows of both were compared.
     """
 
@@ -102,6 +103,7 @@ class PairComparison:
     divergence: Divergence
     intervals: dict[str, Interval]
     depth: tuple[Bin, ...]
+    position: tuple[Bin, ...]
     ranges: tuple[Bin, ...]
     attention: tuple[tuple[str, TensorDistance], ...]
     findings: tuple[Finding, ...]
@@ -176,6 +178,9 @@ def compare_pair(
         divergence=diverge(alignment.sequences),
         intervals=intervals,
         depth=by_depth(table.depths, table.groups, shown, strata),
+        position=by_depth(table.positions, table.groups, shown, strata)
+        if (table.positions != table.depths).any()
+        else (),
         ranges=by_name(table.ranges, table.groups, shown, strata),
         attention=attention,
         findings=pair_findings(runs, pair, alignment, full, groups, table, fields, distribution),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from verify.runs.sequence import UNKNOWN, Floats, Ints, Top
 
+_BLOCK = 1 << 21
 #: Per-row numbers of a pair of lists; see `compare_tops`.
 TOP_FIELDS: tuple[str, ...] = (
     "shared",
@@ -96,78 +97,109 @@ def compare_tops(
     rows = len(keys[0])
     fields = {name: np.full(rows, np.nan) for name in TOP_FIELDS}
     differences: list[Floats] = []
-    for i in range(rows):
-        row = [_row(k[i], v[i]) for k, v in zip(keys, values, strict=True)]
-        logs = None if lse is None else (float(lse[0][i]), float(lse[1][i]))
-        differences.append(_pair(row[0], row[1], logs, floors, fields, i))
+    step = max(1, _BLOCK // max(1, keys[0].shape[1] * keys[1].shape[1]))
+    for low in range(0, rows, step):
+        at = slice(low, min(rows, low + step))
+        sides = [_clean(k[at], v[at]) for k, v in zip(keys, values, strict=True)]
+        logs = None if lse is None else (lse[0][at], lse[1][at])
+        found, d = _block(sides[0], sides[1], logs, floors)
+        differences.append(d)
+        for name, numbers in found.items():
+            fields[name][at] = numbers
     return TopRows(fields, np.concatenate(differences) if differences else np.zeros(0))
 
 
-def _row(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
-    """The tokens of a row, best first: each once, those without value left out."""
-    use = np.flatnonzero((keys != UNKNOWN) & ~np.isnan(values))
-    _, first = np.unique(keys[use], return_index=True)
-    use = use[np.sort(first)]
-    use = use[np.argsort(-values[use], kind="stable")]
-    return keys[use], values[use]
+def _clean(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Lists in which each token is there once, with `UNKNOWN` and -infinity elsewhere."""
+    keys = np.where(np.isnan(values), UNKNOWN, keys)
+    order = np.argsort(keys, axis=1, kind="stable")
+    ordered = np.take_along_axis(keys, order, axis=1)
+    again = np.zeros(keys.shape, bool)
+    np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+    keys = np.where(again, UNKNOWN, keys)
+    return keys, np.where(keys == UNKNOWN, -np.inf, values)
 
 
-def _pair(
+def _block(
     a: tuple[Ints, Floats],
     b: tuple[Ints, Floats],
-    lse: tuple[float, float] | None,
+    lse: tuple[Floats, Floats] | None,
     floors: tuple[float | None, float | None],
-    out: dict[str, Floats],
-    i: int,
-) -> Floats:
-    shared, in_a, in_b = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
-    x, y = a[1][in_a], b[1][in_b]
-    usable = np.isfinite(x) & np.isfinite(y)
-    clamped = np.zeros(len(shared), bool)
+) -> tuple[dict[str, Floats], Floats]:
+    """`TOP_FIELDS` of some rows, and the differences in order."""
+    n = len(a[0])
+    listed = [(side[0] != UNKNOWN).sum(axis=1) for side in (a, b)]
+    if not a[0].shape[1] or not b[0].shape[1]:
+        return {"shared": np.zeros(n), "listed_a": listed[0], "listed_b": listed[1]}, np.zeros(0)
+    hit = (a[0][:, :, None] == b[0][:, None, :]) & (a[0] != UNKNOWN)[:, :, None]
+    x, y = a[1], np.take_along_axis(b[1], hit.argmax(axis=2), axis=1)
+    shared = hit.any(axis=2)
+    clamped = np.zeros(shared.shape, bool)
     for value, floor in ((x, floors[0]), (y, floors[1])):
         if floor is not None:
-            clamped |= value <= floor
-    usable &= ~clamped
-    x, y = x[usable], y[usable]
+            clamped |= shared & (value <= floor)
+    usable = shared & ~clamped & np.isfinite(x) & np.isfinite(y)
+    x, y = np.where(usable, x, 0.0), np.where(usable, y, 0.0)
     d = x - y
-    out["shared"][i], out["listed_a"][i], out["listed_b"][i] = len(d), len(a[0]), len(b[0])
-    out["clamped"][i] = np.count_nonzero(clamped)
-    out["max_abs"][i] = np.abs(d).max() if d.size else np.nan
-    out["sum_abs"][i], out["sum"][i], out["sum_squares"][i] = np.abs(d).sum(), d.sum(), (d * d).sum()
-    if len(a[0]) and len(b[0]):
-        out["best_same"][i] = float(a[0][0] == b[0][0])
-        out["a_best_in_b"][i] = _rank(b, int(a[0][0]))
-        out["b_best_in_a"][i] = _rank(a, int(b[0][0]))
-    if lse is not None and np.isfinite(lse).all() and len(a[0]) and len(b[0]):
-        _bounds(x - lse[0], y - lse[1], out, i)
-        out["mass_a"][i] = max(0.0, 1 - float(np.exp(a[1] - lse[0]).sum()))
-        out["mass_b"][i] = max(0.0, 1 - float(np.exp(b[1] - lse[1]).sum()))
-    return d
+    some = usable.any(axis=1)
+    out: dict[str, Floats] = {
+        "shared": usable.sum(axis=1),
+        "listed_a": listed[0],
+        "listed_b": listed[1],
+        "clamped": clamped.sum(axis=1),
+        "max_abs": np.where(some, np.abs(d).max(axis=1), np.nan),
+        "sum_abs": np.abs(d).sum(axis=1),
+        "sum": d.sum(axis=1),
+        "sum_squares": (d * d).sum(axis=1),
+    }
+    known = (listed[0] > 0) & (listed[1] > 0)
+    best = [np.take_along_axis(side[0], side[1].argmax(axis=1)[:, None], axis=1) for side in (a, b)]
+    out["best_same"] = np.where(known, best[0][:, 0] == best[1][:, 0], np.nan)
+    out["a_best_in_b"] = np.where(known, _rank(b, best[0], listed[1]), np.nan)
+    out["b_best_in_a"] = np.where(known, _rank(a, best[1], listed[0]), np.nan)
+    if lse is not None:
+        known &= np.isfinite(lse[0]) & np.isfinite(lse[1])
+        la, lb = x - lse[0][:, None], y - lse[1][:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            bounds = _bounds(la, lb, usable)
+            for name, side, own in (("mass_a", a, lse[0]), ("mass_b", b, lse[1])):
+                bounds[name] = np.maximum(0.0, 1 - np.exp(side[1] - own[:, None]).sum(axis=1))
+        out |= {name: np.where(known, numbers, np.nan) for name, numbers in bounds.items()}
+    return out, d[usable]
 
 
-def _rank(row: tuple[Ints, Floats], key: int) -> int:
-    """How many values of a row are larger than that of ``key``; the length of the row where it is not listed."""
-    at = np.flatnonzero(row[0] == key)
-    return int(np.count_nonzero(row[1] > row[1][at[0]])) if at.size else len(row[0])
+def _rank(side: tuple[Ints, Floats], token: Ints, listed: Ints) -> Ints:
+    """How many values of each row exceed that of ``token [rows, 1]``; the length of the list where it is not in it."""
+    hit = side[0] == token
+    value = np.where(hit, side[1], -np.inf).max(axis=1)
+    larger = (side[1] > value[:, None]).sum(axis=1)
+    return np.where(hit.any(axis=1), larger, listed)
 
 
-def _bounds(la: Floats, lb: Floats, out: dict[str, Floats], i: int) -> None:
-    """Bounds from the log-probabilities of the shared tokens."""
-    p, q = np.exp(la), np.exp(lb)
-    rest_p, rest_q = max(0.0, 1 - float(p.sum())), max(0.0, 1 - float(q.sum()))
-    out["kl_low"][i] = max(0.0, float((p * (la - lb)).sum()) + _term(rest_p, rest_q))
-    out["kl_reverse_low"][i] = max(0.0, float((q * (lb - la)).sum()) + _term(rest_q, rest_p))
+def _bounds(la: Floats, lb: Floats, usable: NDArray[np.bool_]) -> dict[str, Floats]:
+    """Bounds from the log-probabilities of the shared tokens, ``[rows, K]``."""
+    p, q = np.where(usable, np.exp(la), 0.0), np.where(usable, np.exp(lb), 0.0)
+    rest_p, rest_q = (np.maximum(0.0, 1 - z.sum(axis=1)) for z in (p, q))
     middle = (rest_p + rest_q) / 2
-    near = 0.5 * float((p * (la - np.log((p + q) / 2)) + q * (lb - np.log((p + q) / 2))).sum())
+    mean = np.log(np.where(usable, (p + q) / 2, 1.0))
+    t = np.where(usable, la - lb, 0.0)
+    near = 0.5 * np.where(usable, p * (la - mean) + q * (lb - mean), 0.0).sum(axis=1)
     far = 0.5 * (_term(rest_p, middle) + _term(rest_q, middle))
-    out["js_low"][i], out["js_high"][i] = max(0.0, near + far), max(0.0, near + middle * np.log(2.0))
-    apart = float(np.abs(p - q).sum()) / 2
-    out["tv_low"][i], out["tv_high"][i] = apart + abs(rest_p - rest_q) / 2, min(1.0, apart + middle)
+    apart = np.abs(p - q).sum(axis=1) / 2
+    return {
+        "kl_low": np.maximum(0.0, (p * t).sum(axis=1) + _term(rest_p, rest_q)),
+        "kl_reverse_low": np.maximum(0.0, -(q * t).sum(axis=1) + _term(rest_q, rest_p)),
+        "js_low": np.maximum(0.0, near + far),
+        "js_high": np.maximum(0.0, near + middle * np.log(2.0)),
+        "tv_low": apart + np.abs(rest_p - rest_q) / 2,
+        "tv_high": np.minimum(1.0, apart + middle),
+    }
 
 
-def _term(p: float, q: float) -> float:
+def _term(p: Floats, q: Floats) -> Floats:
     """``p ln(p / q)``; nothing where p is 0 or q is (rounded to) 0."""
-    return p * float(np.log(p / q)) if p > 0 and q > 0 else 0.0
+    use = (p > 0) & (q > 0)
+    return np.where(use, p * np.log(np.where(use, p, 1.0) / np.where(use, q, 1.0)), 0.0)
 
 
 def masses(values: NDArray[np.float64], lse: NDArray[np.float64]) -> Floats:

@@ -11,6 +11,7 @@ from specs.errors import InputError
 from tests.verify.metrics.made import BF16, divergences, full, logits, noisy, run, sequence, top
 from verify.metrics.compare import compare_runs
 from verify.metrics.jsonable import to_json
+from verify.runs.manifest import Coordinate
 
 VOCAB = 300
 
@@ -225,6 +226,32 @@ def test_flags_are_part_of_the_coordinate():
     found = compare_runs([run("fma", *conversations(1, 0)), run("no fma", *conversations(1, 0.01))])
     assert [r.name for r in found.runs] == ["fma", "no fma"]
     assert found.identity.classes == (("fma",), ("no fma",))
+
+
+def test_a_switch_without_effect():
+    """num_splits 0 and 1 that give equal bits on all shapes: the switch may not have been obeyed (known fault)."""
+    a, b, c = (run(n, *conversations(2, noise)) for n, noise in (("a", 0), ("b", 0), ("c", 0.1)))
+
+    def at(r, **coordinate):
+        return replace(r, manifest=r.manifest.model_copy(update={"coordinate": Coordinate(**coordinate)}))
+
+    same = compare_runs([at(a, gpu="x", num_splits=0), at(b, gpu="x", num_splits=1)])
+    assert [(f.code, f.where) for f in same.findings] == [("no_effect", ("a", "b"))]
+    assert "num_splits has no effect: 0 and 1" in same.findings[0].text
+    other = compare_runs(
+        [at(a, gpu="x", num_splits=0), at(b, gpu="x", num_splits=1), at(c, gpu="x", num_splits=2)]
+    )
+    assert other.findings == ()  # 2 splits do change something
+    two = compare_runs([at(a, gpu="x", num_splits=0), at(b, gpu="y", num_splits=1)])
+    assert two.findings == ()  # two fields differ
+
+
+def test_positions_beside_depths():
+    x = logits(3, 20)
+    a = sequence(values=x, positions=[10, 11, 12], depths=[100, 101, 300])
+    pair = compare_runs([run("a", a), run("b", sequence(values=x, positions=[10, 11, 12]))]).pairs[0]
+    assert [b.name for b in pair.depth] == ["64-127", "256-511"]
+    assert [b.name for b in pair.position] == ["8-15"]
 
 
 def test_many_runs_with_a_reference():
