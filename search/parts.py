@@ -19,6 +19,7 @@ from search.seeds.construct import Seed, construct, crowds
 from search.seeds.drip import drips, narrow_states
 from search.seeds.places import places
 from search.seeds.products import products
+from search.seeds.sparse import Sparse
 from search.seeds.values import models, significands
 from search.seeds.weights import classes_of
 from search.space import Inputs
@@ -212,7 +213,7 @@ class Parts:
 
     def places(self) -> None:
         """A few tokens, evolved in the places where the sides group them differently."""
-        self.seeds = places(
+        found = places(
             self.target,
             self.seed,
             evaluations=max(1, int(CONSTRUCTED * self.budget.evaluations)),
@@ -220,7 +221,8 @@ class Parts:
             until=self.content,
             progress=lambda best: self.tell("places", best),
         )
-        for seed in self.seeds[:2]:
+        self.seeds = sorted([*self.seeds, *found], key=lambda s: -s.score)
+        for seed in found[:2]:
             self.take(seed.target, seed.inputs, "places")
 
     def products(self) -> None:
@@ -276,7 +278,7 @@ class Parts:
             evaluations=max(1, share),
             wall=self.wall(),
             until=self.content,
-            patience=PATIENCE if self.ahead else math.inf,
+            patience=PATIENCE if self.ahead or isinstance(seed.target, Sparse) else math.inf,
             progress=lambda _, best: self.tell("evolve", best),
         )
         self.take_found(seed.target, found, "evolve")

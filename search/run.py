@@ -80,10 +80,10 @@ def search(
     if space.base is None:
         if target.compactable and space.dims == 1:
             state.step("closed form", state.closed_form)
-        if not target.compactable:
-            state.step("places", state.places)
-        if space.kind == "qkv" and not _enough(state, bound):
+        if space.kind == "qkv":
             state.step("products", state.products)
+        if not target.compactable and not _enough(state, bound):
+            state.step("places", state.places)
         if not state.ahead and (space.kind == "scores" or not _enough(state, bound)):
             state.step("construct", state.construct)
         if len(sides) == 2 and objective.metric == "ulp" and target.compactable:
@@ -183,7 +183,10 @@ def bound_for(sides: Sequence[Side], space: Space, objective: Objective) -> tupl
         return None, "without a bound on cancellation there is no bound on the distance"
     context = space.full_context()
     if space.kind == "qkv" and not all(same_logits(a, b, context) for a, b in combinations(sides, 2)):
-        return None, "the sides round q k otherwise: products that cancel move a score by any amount, so there is no bound"
+        return (
+            None,
+            "the sides round q k otherwise: products that cancel move a score by any amount, so there is no bound",
+        )
     found: list[Bound] = []
     why = ""
     for a, b in combinations(sides, 2):
@@ -228,7 +231,7 @@ def _narrow(bound: Bound | None, gaps: int) -> float | None:
     none = Fraction(0)
     a, b = (replace(terms, wide_direct=none, wide_through=none) for terms in (bound.a, bound.b))
     found = bound_of(a, b, cancellation=bound.cancellation, fmt=bound.format).real / gaps
-    return found if math.isfinite(found) else None
+    return found if math.isfinite(found) and found > 0 else None
 
 
 def _infeasible(space: Space) -> str:

@@ -76,7 +76,7 @@ def places(
                 cut,
                 beginning(cut, rng, POPULATION),
                 seed=seed,
-                evaluations=max(1, left // (len(chosen) - number)),
+                evaluations=max(1, (left - min(left // 4, ROUNDS * MOVES)) // (len(chosen) - number)),
                 wall=wall(),
                 until=until,
                 patience=PATIENCE,
@@ -87,7 +87,7 @@ def places(
                 found.append(_seed(cut, made.inputs, made.score))
         found.sort(key=lambda s: -s.score)
         for start in found[:1]:
-            found[1:1] = straddling(target, start)
+            found[1:1] = straddling(target, start, evaluations - (target.evaluations - first))
     except (UnsupportedError, SpecError):
         return []
     return found
@@ -118,8 +118,13 @@ def beginning(target: Target, rng: np.random.Generator, count: int) -> Inputs:
     return Inputs(scores.astype(np.float32), target.stored(values))
 
 
-def straddling(target: Target, seed: Seed) -> list[Seed]:
+def straddling(target: Target, seed: Seed, evaluations: int) -> list[Seed]:
     """The candidate with a token of value 0 more, whose weight moves a rounding boundary between the outputs.
+
+    Args:
+        target: the whole target.
+        seed: a candidate of a few of its tokens.
+        evaluations: how many candidates may be evaluated.
 
     Returns:
         one whose stored outputs lie further apart than its own, if there is one.
@@ -146,7 +151,7 @@ def straddling(target: Target, seed: Seed) -> list[Seed]:
             ).values()
         )
     )
-    for _ in range(ROUNDS):
+    for _ in range(min(ROUNDS, (evaluations - 1) // MOVES)):
         moves = np.log(np.linspace(math.exp(low), math.exp(high), MOVES))
         measured = cut.measure(_moved(scores, values, at, moves))
         if measured.inputs.count < MOVES:
