@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform as machine
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from reports import contract as c
 from reports.accesses import traffic_view
 from reports.dataflow import flow_of
 from reports.depth import depth
+from reports.folder import replace_file
 from reports.splits import splits
 from reports.study import About, study
 from reports.target import Target
@@ -300,22 +299,9 @@ def write(report: c.Report, folder: Path) -> list[Path]:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_replace(folder / name, text) for name, text in texts.items()]
+        return [replace_file(folder / name, text) for name, text in texts.items()]
     except OSError as error:
         cause = error.strerror or str(error)
         raise InputError(
             f"cannot be written: {cause}", place=str(folder), remedy="choose another folder with -o"
         ) from None
-
-
-def _replace(path: Path, text: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import reports.runs.cli
 import search.cli
 import verify.cli
 from specs.cli import FormatOption, OutputFormat
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(spec_app, name="spec")
-verify.cli.register(app)
+verify.cli.register(app, compare=reports.runs.cli.compare)
 search.cli.register(app)
 
 BackendsOption = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,24 @@ def reserved(folder: Path) -> Generator[None]:
     except BaseException:
         _remove(made)
         raise
+
+
+def replace_file(path: Path, text: str) -> Path:
+    """Write ``text`` to ``path``, whole or not at all: beside its place, then renamed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
 
 
 def _remove(folders: list[Path]) -> None:

@@ -465,8 +465,8 @@ def _doctor_text(answer: Answer, report: Any) -> None:
         answer.text(f"{'ok  ' if p.ok else 'FAIL'}  {p.name:<{width}}  {p.detail}")
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to ``app``."""
+def register(app: typer.Typer, compare: Callable[..., None] = compare) -> None:
+    """Add these commands to ``app``; ``compare`` is the one of that name, which a package further out may extend."""
     from verify.capture.cli import app as capture
     from verify.forward.cli import register as register_predict
     from verify.runs.cli import register as register_runs

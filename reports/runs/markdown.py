@@ -1,0 +1,77 @@
+"""A divergence report as Markdown: for a review, an archive, or the summary of a CI job."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+
+from reports.formatting import FILTERS
+from reports.markdown import code, escape
+from reports.runs import contract as c
+from reports.runs import text
+from reports.runs.wording import far, foreign, not_numerics, repeat_text, split
+
+#: Rows of a table; the JSON has all.
+ROWS = 60
+
+
+def render_markdown(report: c.DivergenceReport) -> str:
+    """The Markdown of ``report``."""
+    pairs = sorted(report.pairs, key=lambda p: (foreign(p), -far(p)))
+    deep = next((p for p in pairs if _deep(p)), None)
+    return (
+        _environment()
+        .get_template("runs.md.j2")
+        .render(
+            report=report,
+            pairs=pairs,
+            deep=deep,
+            metric=None if deep is None else _metric(deep),
+            health={h.run: h for h in report.health},
+            findings=[(p, f) for p in pairs if not foreign(p) for f in p.findings if f.severity != "note"],
+            repeats=[(group.run, r) for group in report.repeats for r in group.conversations],
+            rows=ROWS,
+        )
+    )
+
+
+def _deep(pair: c.Pair) -> bool:
+    """Whether a pair says something by depth."""
+    return len(pair.depth or ()) > 1 and not not_numerics(pair) and not pair.identical
+
+
+def _metric(pair: c.Pair) -> str:
+    """The metric that a table by depth shows."""
+    assert pair.depth
+    names = pair.depth[0].metrics
+    return next((n for n in ("abs_logprob", "mean_abs", "max_abs") if n in names), next(iter(names), ""))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    # Markdown has its own escaping: every value in the template goes through md or code.
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (files("reports") / "templates" / name).read_text("utf-8")),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        {
+            **FILTERS,
+            "md": escape,
+            "code": code,
+            "real": text.real,
+            "counts": text.counts,
+            "exact": text.exact,
+            "centre": text.centre_text,
+            "where": text.where,
+            "repeat": repeat_text,
+            "split": split,
+        }
+    )
+    return environment
