@@ -155,9 +155,11 @@ def search(
         from specs.errors import InputError
 
         if minimise is not None:
-            if cells:
+            if cells or kv_len is not None:
                 raise InputError(
-                    "--minimise takes no sides", place="arguments", remedy="the witness names its own"
+                    "--minimise takes no sides and no --kv-len",
+                    place="arguments",
+                    remedy="the witness names its own",
                 )
             filing.minimise(answer, minimise, folder, evaluations, seed, emit and emit.value)
             return

@@ -52,6 +52,8 @@ def _bump(path: list[Any], to: Any) -> Any:
         (["ratios", 0, "over_largest"], 0.5, "ratios.0.over_largest"),
         (["certificate", "sides", 0, "groups"], 5, "certificate.sides.0.groups"),
         (["certificate", "answers", 0, "status"], "undecided", "certificate.answers.0.status"),
+        (["bound", "real"], 1.985, "bound.real"),
+        (["bound", "integer"], 1, "bound.integer"),
     ],
 )
 def test_whatever_was_changed_is_listed(path, to, where):
@@ -60,6 +62,14 @@ def test_whatever_was_changed_is_listed(path, to, where):
     assert result.verdict == f"differs at {where}"
     assert result.exit_code == 1
     assert any(where in line and str(to)[:15] in line for line in result.lines())
+
+
+def test_a_weaker_claim_of_a_bound_is_no_difference():
+    def weaker(record: Any) -> None:
+        record["bound"] |= {"real": 100.0, "integer": 101, "rigor": "first order"}
+
+    assert replay(altered(weaker)).replays
+    assert replay(altered(lambda r: r.update(bound=None, no_bound="not asked for"))).replays
 
 
 def test_another_input_gives_other_outputs():

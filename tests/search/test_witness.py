@@ -275,6 +275,14 @@ def test_json_that_is_something_else_is_refused(text):
     assert "w.json" in str(error.value.place)
 
 
+def test_a_key_that_stands_twice_is_refused():
+    """One reader would see the one value, another reader the other."""
+    found = files()
+    text = found["w.json"].decode().replace('"score": ', '"score": 99.0,\n "score": ', 1)
+    with pytest.raises(InputError, match="the key 'score' stands twice"):
+        from_bytes({**found, "w.json": text.encode()}, "w")
+
+
 @pytest.mark.parametrize(("limit", "name"), [("MAX_JSON", "w.json"), ("MAX_ARRAYS", "w.safetensors")])
 def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch, limit, name):
     write(member(), tmp_path, "w")
