@@ -640,7 +640,7 @@ def put(value: Any, at: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(st.data())
 def test_one_odd_value_anywhere_is_read_or_refused_with_a_message(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

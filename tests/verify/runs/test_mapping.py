@@ -305,7 +305,7 @@ def test_scores_by_dtype_and_printed_logits(tmp_path: Path) -> None:
     assert other.manifest.model == "big"
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data())
 def test_one_odd_value_anywhere_is_read_or_refused_with_a_message(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
