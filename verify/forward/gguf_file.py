@@ -5,7 +5,7 @@ Weights are dequantised to f32, as llama.cpp's reference code does.
 
 from __future__ import annotations
 
-import struct
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from specs.errors import InputError, UnsupportedError
 from verify.forward.architecture import from_gguf
+from verify.forward.gguf_header import Header, read_gguf_header
 from verify.forward.huggingface import files_sha256
 from verify.forward.weights import Model, check_finite, check_shape, check_size, shapes
 
@@ -31,7 +32,6 @@ _NAMES = {
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
 }
-_MAX_KEYS, _MAX_TENSORS = 10_000, 100_000
 
 
 def load_gguf(file: Path) -> Model:
@@ -43,21 +43,8 @@ def load_gguf(file: Path) -> Model:
     """
     gguf = _package()
     place = str(file)
-    _check_head(file)
-    try:
-        reader = gguf.GGUFReader(file)
-        fields = {
-            k: f.contents() for k, f in reader.fields.items() if k.startswith(("general.", "tokenizer.ggml."))
-        }
-        own = str(fields.get("general.architecture"))
-        fields |= {k: f.contents() for k, f in reader.fields.items() if k.startswith(f"{own}.")}
-    except Exception as error:  # whatever a damaged file makes the package raise
-        raise InputError(
-            f"truncated or damaged: {type(error).__name__}: {str(error)[:120]}",
-            place=place,
-            remedy="download the file again",
-        ) from None
-    tensors = {t.name: t for t in reader.tensors}
+    header = read_gguf_header(file)
+    fields, tensors = header.fields, header.tensors
     if "rope_freqs.weight" in tensors:
         raise UnsupportedError(
             "rescaled rotary frequencies (rope_freqs)",
@@ -73,13 +60,13 @@ def load_gguf(file: Path) -> Model:
                 place=place,
                 remedy=f"the file holds {len(tensors)} tensors; the architecture needs this one",
             )
-        stored = tuple(int(n) for n in reversed(found.shape))
-        check_shape(np.broadcast_to(np.float32(0), stored), shape, name, place)
+        check_shape(found.shape, shape, name, place)
+        data, kind = _bytes(gguf, file, header, name)
         try:
-            values = gguf.quants.dequantize(found.data, found.tensor_type)
+            values = gguf.quants.dequantize(data, kind)
         except (NotImplementedError, ValueError, KeyError) as error:
             raise UnsupportedError(
-                f"{found.tensor_type.name}: {str(error)[:100]}",
+                f"{kind.name}: {str(error)[:100]}",
                 place=f"{place}: tensor '{name}'",
                 remedy="use F32, F16, BF16, Q8_0, Q4_0, Q4_1 or another format that the gguf package decodes",
             ) from None
@@ -90,7 +77,7 @@ def load_gguf(file: Path) -> Model:
         raise InputError(
             "the tensor 'token_embd.weight' is missing", place=place, remedy="give a whole model"
         )
-    a = from_gguf(fields, "output.weight" not in tensors, int(embedded.shape[1]), place)
+    a = from_gguf(fields, "output.weight" not in tensors, embedded.shape[0], place)
     check_size(a, place)
     embedding = read("token_embd.weight", (a.vocab, a.hidden))
     layers: dict[str, NDArray[Any]] = {}
@@ -119,27 +106,34 @@ def _package() -> Any:
     return gguf
 
 
-def _check_head(file: Path) -> None:
-    """Magic, version and counts, before anything else is believed. Source: the GGUF specification of ggml."""
-    place = str(file)
+def _bytes(gguf: Any, file: Path, header: Header, name: str) -> tuple[NDArray[np.uint8], Any]:
+    """The stored bytes of a tensor, a row a line, and its type.
+
+    Raises:
+        InputError: its data ends past the end of the file. UnsupportedError: a type that the package does not know.
+    """
+    entry, place = header.tensors[name], f"{file}: tensor '{name}'"
     try:
-        if not file.is_file():
-            raise InputError("no such file", place=place, remedy="check the path")
-        with file.open("rb") as stream:
-            head = stream.read(24)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", place=place, remedy="check its permissions"
-        ) from None
-    if head[:4] != b"GGUF" or len(head) < 24:
-        raise InputError("not a GGUF file", place=place, remedy="its first bytes are not 'GGUF'")
-    version, tensors, keys = struct.unpack("<IQQ", head[4:])
-    if version not in (2, 3):
+        kind = gguf.GGMLQuantizationType(entry.kind)
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
         raise UnsupportedError(
-            f"GGUF version {version}", place=place, remedy="little-endian versions 2 and 3 are read"
+            f"tensors of type {entry.kind}", place=place, remedy="a newer gguf package may know it"
+        ) from None
+    if entry.shape[-1] % block:
+        raise InputError(
+            f"rows of {entry.shape[-1]} in blocks of {block}", place=place, remedy="the file is damaged"
         )
-    if tensors > _MAX_TENSORS or keys > _MAX_KEYS:
-        raise InputError(f"{tensors:,} tensors, {keys:,} keys", place=place, remedy="the file is damaged")
+    row = entry.shape[-1] // block * size
+    count = math.prod(entry.shape[:-1]) * row
+    if entry.start + count > header.size:
+        raise InputError(
+            "truncated or damaged: a tensor ends past the end of the file",
+            place=place,
+            remedy="download the file again",
+        )
+    data = np.fromfile(file, np.uint8, count=count, offset=entry.start)
+    return data.reshape(*entry.shape[:-1], row), kind
 
 
 def _tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:

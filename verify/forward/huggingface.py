@@ -207,7 +207,7 @@ def _reader(tensors: Mapping[str, Tensor], place: str) -> Callable[[str, tuple[i
                 remedy="F32, BF16 and F16 are read",
             )
         dtype = np.dtype(kinds[found.dtype])
-        check_shape(np.broadcast_to(np.empty((), dtype), found.shape), shape, name, place)
+        check_shape(found.shape, shape, name, place)
         if found.stop - found.start != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
             raise InputError(
                 "its bytes are not what its shape needs",

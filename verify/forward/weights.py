@@ -87,19 +87,18 @@ def check_size(a: Architecture, place: str) -> None:
         )
 
 
-def check_shape(array: Array, shape: tuple[int, ...], name: str, place: str) -> Array:
-    """``array``, which must have ``shape``.
+def check_shape(found: tuple[int, ...], shape: tuple[int, ...], name: str, place: str) -> None:
+    """Refuse a tensor whose shape is another than the sizes of the model ask for.
 
     Raises:
-        InputError: it has another.
+        InputError: it is.
     """
-    if tuple(array.shape) != shape:
+    if tuple(found) != shape:
         raise InputError(
-            f"shape {tuple(array.shape)}, the sizes of the model say {shape}",
+            f"shape {tuple(found)}, the sizes of the model say {shape}",
             place=f"{place}: tensor '{name}'",
             remedy="weights and config must belong together",
         )
-    return array
 
 
 def check_finite(array: Array, name: str, place: str) -> Array:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from verify.forward.attention import load_cell
 from verify.forward.config import Arithmetic
 from verify.forward.load import load_model
 from verify.forward.predict import Predictor
+from verify.forward.staged import RowSet, Staged
 from verify.numerics.operations import add, fma, mul
 
 IDS = [3, 17, 79, 0, 41]
@@ -156,3 +159,19 @@ def test_an_infinite_product_is_refused(tmp_path):
     model = load_model(write_model(tmp_path / "m", config, tensors))
     with pytest.raises(InputError, match="product of layer 1 is infinite"):
         Predictor(model, arithmetic(OTHER))(IDS)
+
+
+def test_long_sequences_are_worked_through_in_blocks_of_rows(tmp_path):
+    """Rows do not know of each other: those past a block of 512 are those of a product of their own."""
+    config = config_of(num_hidden_layers=1)
+    model = load_model(write_model(tmp_path / "m", config, tensors_of(config)))
+    staged = Staged(arithmetic({**VLLM, "attention": {"kernel": "plain"}}), model)
+    rng = np.random.default_rng(8)
+    words = jnp.asarray(rng.standard_normal((640, 32)).astype(ml_dtypes.bfloat16).view(np.uint16))
+    whole = np.asarray(staged.product(words, "up.0", [RowSet(0, 640, 640)]))
+    part = np.asarray(staged.product(words[500:564], "up.0", [RowSet(0, 64, 64)]))
+    assert np.array_equal(whole[500:564, :96], part[:, :96])
+    values = np.asarray(words)[500:502].view(ml_dtypes.bfloat16).astype(np.float64)
+    gate = np.concatenate([model.layers[n][0] for n in ("gate", "up")]).astype(np.float64)
+    near = values @ gate.T
+    assert np.abs(whole[500:502, :96].view(np.float32) - near).max() < 1e-4
