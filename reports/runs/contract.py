@@ -41,12 +41,15 @@ class Provenance(Frozen):
 
 
 class Coordinate(Frozen):
-    """One run. ``name`` is what tables call it; ``coordinate`` and ``capture`` are as in its manifest."""
+    """One run. ``name`` is what tables call it; ``coordinate`` and ``capture`` are as in its manifest.
+
+    ``sha256`` is of all its files together; runs made in memory may have any word there.
+    """
 
     name: str
     label: str
     place: str
-    sha256: Sha256 | Literal[""]
+    sha256: str
     coordinate: dict[str, Any]
     capture: dict[str, Any]
     model: str | None

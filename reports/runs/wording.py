@@ -53,6 +53,7 @@ def verdict(
     points += _refused(pairs)
     points += _forks(compared)
     points += _first(near)
+    points += _tensors(near)
     points += _captures(pairs)
     if others:
         points.append(
@@ -296,6 +297,20 @@ def _health(health: Sequence[m.RunHealth]) -> Iterator[str]:
 def number(x: m.Real | None) -> str:
     """A value with all its digits."""
     return "NaN" if x is None else x if isinstance(x, str) else repr(x)
+
+
+def _tensors(pairs: Sequence[c.Pair]) -> Iterator[str]:
+    """The first attention tensor that differs, of the first pairs that have some."""
+    for p in [p for p in pairs if p.attention][:2]:
+        off = next((x for x in p.attention if x[1].max_abs or x[1].nan_mismatch or x[1].inf_mismatch), None)
+        who = f"{p.first} and {p.second}"
+        if off is None:
+            yield f"{who}: all {len(p.attention)} attention tensors are equal."
+        else:
+            t = off[1]
+            most = "" if t.max_abs is None else f", by at most {short(float(t.max_abs))}"
+            cause = "" if t.finding is None else f"; {t.finding.text}"
+            yield f"{who}: attention differs first in layer {t.layer}, {t.tensor}, of {off[0]}{most}{cause}."
 
 
 def _captures(pairs: Sequence[c.Pair]) -> Iterator[str]:
