@@ -98,6 +98,9 @@ def search(
 
 def _enough(state: Parts, bound: Bound | None) -> bool:
     """Whether a few tokens gave so much that what takes every token, and long to compile, is left out."""
+    stored = max((h.least_integer for h in state.hits), default=0)
+    if bound is not None and bound.integer is not None and stored >= bound.integer:
+        return True
     reach = 1.0 if bound is None or math.isinf(bound.real) else min(1.0, ENOUGH * bound.real)
     return state.best >= reach
 
