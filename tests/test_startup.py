@@ -41,6 +41,7 @@ def loaded(*arguments: str) -> set[str]:
         ("spec", "--help"),
         ("emulate", "--help"),
         ("report", "--help"),
+        ("predict", "--help"),
         ("compare", "--help"),
         ("capture", "kernels", "--help"),
         ("spec", "check", "walkthrough.triton", "xqa.decode"),

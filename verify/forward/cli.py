@@ -28,7 +28,9 @@ def predict(
     attention: Annotated[
         str | None,
         typer.Option(
-            "--attention", metavar="SPEC@PLATFORM", help="Another attention kernel than the config's."
+            "--attention",
+            metavar="SPEC@PLATFORM",
+            help="Another attention kernel than the config's; tensor-core products move to its platform.",
         ),
     ] = None,
     layers: Annotated[
@@ -84,7 +86,10 @@ def arithmetic_of(config: str, attention: str | None) -> Arithmetic:
         )
     said = found.model_dump(mode="json", by_alias=True)
     kept = {k: said["attention"][k] for k in ("context", "calls")}
-    return Arithmetic.model_validate({**said, "attention": {**kept, "kernel": attention}})
+    gemm = said["gemm"]
+    if gemm["kernel"] == "mma":
+        gemm = {**gemm, "platform": attention.rpartition("@")[2]}
+    return Arithmetic.model_validate({**said, "gemm": gemm, "attention": {**kept, "kernel": attention}})
 
 
 def _given(tokens: Path | None, text: str | None) -> list[tuple[str, list[int]]]:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from reports.cli import app
 from tests.verify.forward.making import TINY, forward64, tensors_of, write_model
+from verify.forward.cli import arithmetic_of
 from verify.runs.folder import read_run
 
 
@@ -71,6 +72,13 @@ def test_mistakes(options, words, model, here):
     assert words in errors
     assert "Traceback" not in errors
     assert text == ""
+
+
+def test_another_kernel_takes_its_platform_along():
+    made = arithmetic_of("vllm_bf16", "xqa.decode@sm120")
+    assert (made.attention.kernel, made.gemm.platform) == ("xqa.decode@sm120", "sm120")
+    assert made.norm == arithmetic_of("vllm_bf16", None).norm
+    assert arithmetic_of("f32", "xqa.decode@sm120").gemm.platform is None
 
 
 def test_an_unknown_model(here):
