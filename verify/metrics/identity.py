@@ -91,7 +91,7 @@ def _unequal_lists(table: Table) -> NDArray[np.bool_]:
     unequal = np.zeros(table.rows, bool)
     if table.lists is not None:
         f = table.lists.fields
-        shared = f["shared"] + f["clamped"]
+        shared = np.nan_to_num(f["shared"] + f["clamped"] + f["infinite"])
         unequal[table.list_rows] = (f["max_abs"] > 0) | (shared < np.maximum(f["listed_a"], f["listed_b"]))
     return unequal
 

@@ -153,7 +153,8 @@ def compare_pair(
         table.names, {k: _ratio(x, w, table) for k, (x, w) in metrics.items() if np.isfinite(x).any()}
     )
     intervals = {k: interval(*v, table.names, draws=draws, seed=seed) for k, v in sums.metrics.items()}
-    shown = {k: x / w if w is not None else x for k, (x, w) in metrics.items() if np.isfinite(x).any()}
+    with np.errstate(invalid="ignore", divide="ignore"):  # a row may have no finite element
+        shown = {k: x / w if w is not None else x for k, (x, w) in metrics.items() if np.isfinite(x).any()}
     strata = {"nll": -table.logprob_a, "margin": table.margin_a}
     coverage = _coverage(runs, pair, alignment, full, table)
     different = first_difference(runs, pair, alignment, full, groups, table)
@@ -251,10 +252,10 @@ def _distance(values: ValueSummary | None, lists: TopSummary | None) -> float | 
 def row_metrics(table: Table, fields: Mapping[str, Floats] | None) -> dict[str, tuple[Floats, Floats | None]]:
     """Metrics of each row that add over rows: (numerator, denominator), the latter None for 1."""
     found: dict[str, tuple[Floats, Floats | None]] = {}
-    d = np.where(table.same_token != 0, table.logprob_b - table.logprob_a, np.nan)
-    found["abs_logprob"] = np.abs(d), None
-    found["ln_ratio"] = -d, None
-    with np.errstate(over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities
+        d = np.where(table.same_token != 0, table.logprob_b - table.logprob_a, np.nan)
+        found["abs_logprob"] = np.abs(d), None
+        found["ln_ratio"] = -d, None
         found["delta_p"] = np.exp(d + table.logprob_a) - np.exp(table.logprob_a), None
     known = (table.best_a[:, 0] >= 0) & (table.best_b[:, 0] >= 0)
     found["flip"] = (
@@ -285,7 +286,8 @@ def row_metrics(table: Table, fields: Mapping[str, Floats] | None) -> dict[str, 
             out[table.list_rows] = table.lists.fields[name]
             found.setdefault(name, (out, None))
     elif fields is None:
-        value = np.where(table.same_token != 0, table.value_b - table.value_a, np.nan)
+        with np.errstate(invalid="ignore", over="ignore"):
+            value = np.where(table.same_token != 0, table.value_b - table.value_a, np.nan)
         found["max_abs"] = np.abs(value), None
     return found
 
@@ -333,7 +335,7 @@ def _lists_equal(table: Table) -> bool:
     if table.lists is None:
         return True
     f = table.lists.fields
-    short = np.nan_to_num(f["shared"] + f["clamped"])
+    short = np.nan_to_num(f["shared"] + f["clamped"] + f["infinite"])
     counts = (short >= np.maximum(f["listed_a"], f["listed_b"])).all()
     return bool(counts) and not table.lists.differences.any()
 

@@ -217,13 +217,14 @@ def largest_difference(
             x, y = (
                 full.read(r, r + 1)[0, :vocab].astype(np.float64) for full, r in ((a.full, i), (b.full, j))
             )
-            with np.errstate(invalid="ignore"):
+            with np.errstate(invalid="ignore", over="ignore"):
                 d = np.abs(x - y)
             most = max(most, float(d[np.isfinite(d)].max(initial=0.0)))
         return most, len(rows_a)
     if a.chosen is None or b.chosen is None:
         return None, 0
-    d = np.abs(a.chosen[rows_a] - b.chosen[rows_b])
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = np.abs(a.chosen[rows_a] - b.chosen[rows_b])
     d = d[np.isfinite(d) & (same != 0)]
     return (float(d.max()) if d.size else None), int(d.size)
 

@@ -161,14 +161,14 @@ class Sweep:
         ]
         self.pairs = [self._pair(i, j, mask, floor, rows, len(pairs)) for i, j, mask in pairs]
 
-    def _dtype(self, column: int) -> np.dtype[Any] | None:
-        return next((s.full[column].dtype for s in self.segments if s.full[column] is not None), None)  # type: ignore[union-attr]
+    def _dtypes(self, column: int) -> set[np.dtype[Any]]:
+        return {full.dtype for s in self.segments if (full := s.full[column]) is not None}
 
     def _pair(self, i: int, j: int, mask: NDArray[np.bool_], floor: float, rows: int, pairs: int) -> PairRows:
-        x, y = self._dtype(i), self._dtype(j)
+        dtypes = self._dtypes(i) | self._dtypes(j)
         places = [c.decimals for c in (self.columns[i], self.columns[j]) if c.decimals is not None]
-        width = 0 if places or x is None or x != y else x.itemsize * 8
-        kind = np.float64 if any(d is not None and d.itemsize == 8 for d in (x, y)) else np.float32
+        width = 0 if places or len(dtypes) != 1 else next(iter(dtypes)).itemsize * 8
+        kind = np.float64 if any(d.itemsize == 8 for d in dtypes) else np.float32
         keep = min(_KEEP_ALL // pairs, KEEP * 8)
         state = ValueState(RadixHistogram(kind, keep), width, floor, min(places) if places else None)
         return PairRows(i, j, mask, state, np.full((len(PAIR_FIELDS), rows), np.nan), np.zeros(rows))
@@ -349,7 +349,7 @@ class Sweep:
             for rows in runs_of(wanted, np.zeros(high - low, bool)):
                 part = Part(x[rows], y[rows], x[rows], y[rows], None, None)
                 with np.errstate(invalid="ignore"):
-                    d = np.abs(difference(part, scratch))
+                    d = np.abs(difference(part, scratch)).astype(pair.state.differences.dtype, copy=False)
                 if np.isfinite(d.max()) and not any(self._floors(pair)):
                     pair.state.differences.refine(d, prefixes)
                     continue

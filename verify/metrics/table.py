@@ -130,7 +130,7 @@ def make_table(
         if aligned.refused is None and aligned.comparable.any():
             number = names.setdefault(aligned.conversation, len(names))
             pieces.append(_piece(runs, pair, aligned, full, groups, number))
-    width = max((p.table["best_a"].shape[1] for p in pieces), default=1)
+    width = max((p.table[key].shape[1] for p in pieces for key in ("best_a", "best_b")), default=1)
     for piece in pieces:
         for key in ("best_a", "best_b"):
             short = width - piece.table[key].shape[1]

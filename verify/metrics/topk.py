@@ -30,6 +30,7 @@ TOP_FIELDS: tuple[str, ...] = (
     "sum",
     "sum_squares",
     "clamped",
+    "infinite",
     "mass_a",
     "mass_b",
     "kl_low",
@@ -48,9 +49,10 @@ TOP_FIELDS: tuple[str, ...] = (
 class TopRows:
     """Fields of `TOP_FIELDS` by name, ``[rows]``; ``differences``: a - b of every shared token of every row, in order.
 
-    ``shared`` tokens with two ordinary values; ``listed_a`` and ``listed_b`` how many each has; ``clamped`` shared
-    tokens of which a value stands for anything lower; ``best_same`` 1 or 0, NaN where not known; ``a_best_in_b`` the
-    rank in b, from 0, of a's best token (the number of tokens listed where it is not among them).
+    ``shared`` tokens with two ordinary values; ``listed_a`` and ``listed_b`` how many each has; ``clamped`` shared tokens
+    of which a value stands for anything lower, ``infinite`` those with one infinity in both; ``best_same`` 1 or 0, NaN
+    where not known; ``a_best_in_b`` the rank in b, from 0, of a's best token (the number of tokens listed where it is not
+    among them).
     """
 
     fields: dict[str, Floats]
@@ -130,7 +132,14 @@ def _block(
     n = len(a[0])
     listed = [(side[0] != UNKNOWN).sum(axis=1) for side in (a, b)]
     if not a[0].shape[1] or not b[0].shape[1]:
-        return {"shared": np.zeros(n), "listed_a": listed[0], "listed_b": listed[1]}, np.zeros(0)
+        zero = np.zeros(n)
+        return {
+            "shared": zero,
+            "clamped": zero,
+            "infinite": zero,
+            "listed_a": listed[0],
+            "listed_b": listed[1],
+        }, np.zeros(0)
     hit = (a[0][:, :, None] == b[0][:, None, :]) & (a[0] != UNKNOWN)[:, :, None]
     x, y = a[1], np.take_along_axis(b[1], hit.argmax(axis=2), axis=1)
     shared = hit.any(axis=2)
@@ -138,6 +147,7 @@ def _block(
     for value, floor in ((x, floors[0]), (y, floors[1])):
         if floor is not None:
             clamped |= shared & (value <= floor)
+    infinite = shared & ~clamped & np.isinf(x) & (x == y)
     usable = shared & ~clamped & np.isfinite(x) & np.isfinite(y)
     x, y = np.where(usable, x, 0.0), np.where(usable, y, 0.0)
     d = x - y
@@ -147,6 +157,7 @@ def _block(
         "listed_a": listed[0],
         "listed_b": listed[1],
         "clamped": clamped.sum(axis=1),
+        "infinite": infinite.sum(axis=1),
         "max_abs": np.where(some, np.abs(d).max(axis=1), np.nan),
         "sum_abs": np.abs(d).sum(axis=1),
         "sum": d.sum(axis=1),
@@ -181,7 +192,7 @@ def _bounds(la: Floats, lb: Floats, usable: NDArray[np.bool_]) -> dict[str, Floa
     p, q = np.where(usable, np.exp(la), 0.0), np.where(usable, np.exp(lb), 0.0)
     rest_p, rest_q = (np.maximum(0.0, 1 - z.sum(axis=1)) for z in (p, q))
     middle = (rest_p + rest_q) / 2
-    mean = np.log(np.where(usable, (p + q) / 2, 1.0))
+    mean = np.log(np.where(p + q > 0, (p + q) / 2, 1.0))
     t = np.where(usable, la - lb, 0.0)
     near = 0.5 * np.where(usable, p * (la - mean) + q * (lb - mean), 0.0).sum(axis=1)
     far = 0.5 * (_term(rest_p, middle) + _term(rest_q, middle))

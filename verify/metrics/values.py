@@ -154,6 +154,7 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
     out["sum"] += total(signed, fast)
     out["sum_squares"] += total(squares(signed, scratch), fast)
     d = np.abs(signed, out=scratch.get("d", signed.shape, signed.dtype))
+    d = d.astype(state.differences.dtype, copy=False)
     spare = scratch.get("base", d.shape, d.dtype).reshape(-1).view(state.differences.word)
     state.differences.add(d, index, spare)
     out["sum_abs"] += total(d, fast)
