@@ -13,6 +13,15 @@ from reports.runs import contract as c
 from reports.runs import text
 from reports.runs.wording import far, foreign, not_numerics, repeat_text, split
 
+#: Estimates that are shown with their uncertainty; the JSON has more.
+ESTIMATES = {
+    "flip": "share of flips",
+    "abs_logprob": "mean |d ln p|, nats",
+    "kl": "mean KL, nats",
+    "tv": "mean total variation",
+    "mean_abs": "mean |d|",
+    "max_abs": "mean over rows of the largest |d|",
+}
 #: Rows of a table; the JSON has all.
 ROWS = 60
 
@@ -28,6 +37,9 @@ def render_markdown(report: c.DivergenceReport) -> str:
             report=report,
             pairs=pairs,
             deep=deep,
+            estimates={
+                n: title for n, title in ESTIMATES.items() if any(n in p.intervals for p in pairs[:ROWS])
+            },
             metric=None if deep is None else _metric(deep),
             health={h.run: h for h in report.health},
             findings=[(p, f) for p in pairs if not foreign(p) for f in p.findings if f.severity != "note"],
@@ -66,6 +78,7 @@ def _environment() -> jinja2.Environment:
             "md": escape,
             "code": code,
             "real": text.real,
+            "estimate": text.estimate,
             "counts": text.counts,
             "exact": text.exact,
             "centre": text.centre_text,

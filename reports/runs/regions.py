@@ -222,15 +222,22 @@ def backend(run: RunSummary) -> str | None:
     return run.coordinate.get("attention_backend") or run.coordinate.get("requested_backend")
 
 
+def gpu(run: RunSummary) -> str | None:
+    """The GPU of a run, or else its platform."""
+    return run.coordinate.get("gpu") or run.coordinate.get("platform")
+
+
 def _common(members: Sequence[Sequence[str]], about: Mapping[str, RunSummary]) -> str:
-    """What runs share of GPU and backend, where that is one of the two."""
-    runs = [about[name] for group in members for name in group]
-    gpus = {run.coordinate.get("gpu") or run.coordinate.get("platform") for run in runs}
-    backends = {backend(run) for run in runs}
-    if len(gpus) == 1 and len(backends) > 1 and None not in gpus:
-        return f"gpu {next(iter(gpus))}"
-    if len(backends) == 1 and len(gpus) > 1 and None not in backends:
-        return f"backend {next(iter(backends))}"
+    """What points share of GPU and backend: one GPU with several backends, or one backend on several GPUs.
+
+    A point of several runs may stand for any of them.
+    """
+    points = [[about[name] for name in names] for names in members]
+    for word, of, other in (("gpu", gpu, backend), ("backend", backend, gpu)):
+        for value in sorted(set.intersection(*({of(r) or "" for r in runs} for runs in points)) - {""}):
+            there = [{other(r) for r in runs if of(r) == value} for runs in points]
+            if all(None not in x for x in there) and len(set().union(*there)) > 1:
+                return f"{word} {value}"
     return ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
-from reports.runs.wording import far, foreign, not_numerics, repeat_text, split
+from reports.runs.wording import far, foreign, not_numerics, plural, repeat_text, split
 
 ROWS = 12
 _WIDTH = 44
@@ -54,6 +54,20 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 def real(x: m.Real | None) -> str:
     """A number, or what stands for it."""
     return "-" if x is None else x if isinstance(x, str) else short(x)
+
+
+def estimate(one: m.Interval | None) -> str:
+    """A value with what is known of its uncertainty: [a, b] an interval, (a to b) the range of single conversations."""
+    if one is None or one.value is None:
+        return "-"
+    if one.low is None or one.high is None or one.low == one.high:
+        return real(one.value)
+    low, high = real(one.low), real(one.high)
+    return (
+        f"{real(one.value)} [{low}, {high}]"
+        if one.kind == "bootstrap"
+        else f"{real(one.value)} ({low} to {high})"
+    )
 
 
 def counts(health: m.RunHealth | None) -> str:
@@ -112,7 +126,7 @@ def _pairs(report: c.DivergenceReport) -> Iterator[str]:
         kl = None
         if p.distribution is not None and p.distribution.kl.mean is not None:
             kl = p.distribution.kl.mean.value
-        flips = f"{count(p.decisions.flips)} flips: {split(p.decisions)}" if p.decisions.flips else "same"
+        flips = f"{plural(p.decisions.flips, 'flip')}: {split(p.decisions)}" if p.decisions.flips else "same"
         rows.append(
             (
                 brief(p.first),

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from reports.formatting import count, short
+from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
 
@@ -180,7 +180,21 @@ def _tokens(pairs: Sequence[c.Pair]) -> str:
         return f"no best token changes on {plural(max(p.decisions.n for p in known), 'row')}"
     where = "" if len(pairs) == 1 else f" ({worst.first} and {worst.second})"
     most = "" if len(pairs) == 1 else "up to "
-    return f"the best token changes on {most}{count(d.flips)} of {count(d.n)} rows{where}: {split(d)}"
+    share = worst.intervals.get("flip")
+    told = (
+        "" if share is None or share.value is None else f", {percent(float(share.value))}{spread_text(share)}"
+    )
+    return f"the best token changes on {most}{count(d.flips)} of {count(d.n)} rows{where}{told}: {split(d)}"
+
+
+def spread_text(one: m.Interval) -> str:
+    """The uncertainty of a share: its interval, or the range of single conversations where they are few."""
+    if one.low is None or one.high is None or one.low == one.high:
+        return ""
+    low, high = percent(float(one.low)), percent(float(one.high))
+    if one.kind == "bootstrap":
+        return f" (95% interval {low} to {high})"
+    return f" ({low} to {high} in single conversations)"
 
 
 def split(d: m.Decisions) -> str:

@@ -130,6 +130,24 @@ def test_triangles_of_one_gpu_and_of_one_backend_are_linked():
     assert all(region.points[i][0][5:] == region.points[j][0][5:] for i, j in region.links)
 
 
+def test_a_point_of_several_runs_stands_for_each_of_them():
+    """Triton gives the same bits on both GPUs: the triangle of each GPU still has three corners."""
+    sizes = {("H200", "fa2"): 1, ("H200", "xqa"): 2, ("B200", "fa2"): 3, ("B200", "xqa"): 4}
+    sizes |= {("H200", "triton"): 5, ("B200", "triton"): 5}
+    runs = [
+        making.at(
+            made.run(f"{g} {b}", made.sequence(values=making.moved(2, (n, n)))), gpu=g, attention_backend=b
+        )
+        for (g, b), n in sizes.items()
+    ]
+    region = whole(compare(runs, draws=2)[0])
+    assert len(region.points) == 5
+    linked = {t.shared: set(t.names) for t in region.triangles if t.shared}
+    both = "H200 triton = B200 triton"
+    assert linked == {"gpu H200": {"H200 fa2", "H200 xqa", both}, "gpu B200": {"B200 fa2", "B200 xqa", both}}
+    assert len(region.links) == 2
+
+
 def test_chances_of_places():
     """Conversations pull two ways; the shares are those of a plain resampling with another generator."""
     rng = np.random.default_rng(5)
