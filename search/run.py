@@ -80,7 +80,7 @@ def search(
     if space.base is None:
         if target.compactable and space.dims == 1:
             state.step("closed form", state.closed_form)
-        if space.kind == "qkv":
+        if space.kind == "qkv" and not _same_scores(sides, space):
             state.step("products", state.products)
         if not target.compactable and not _enough(state, bound):
             state.step("places", state.places)
@@ -94,6 +94,11 @@ def search(
     if not state.seeds or space.kv_len <= SHORT or (space.kind == "qkv" and not _enough(state, bound)):
         state.step("scratch", state.scratch, kept=0)
     return _outcome(state, blank)
+
+
+def _same_scores(sides: Sequence[Side], space: Space) -> bool:
+    """Whether all sides make the same scores of q and k, so that products which cancel part nothing."""
+    return all(same_logits(a, b, space.full_context()) for a, b in combinations(sides, 2))
 
 
 def _enough(state: Parts, bound: Bound | None) -> bool:
