@@ -135,6 +135,7 @@ def _pair(p: PairComparison, detailed: bool) -> c.Pair:
         texts=m.take(m.Texts, p.divergence),
         intervals={name: m.take(m.Interval, one) for name, one in p.intervals.items()},
         depth=m.take_all(m.Bin, p.depth) if detailed else None,
+        position=m.take_all(m.Bin, p.position) if detailed else None,
         ranges=m.take_all(m.Bin, p.ranges) if detailed else None,
         attention=tuple((name, m.take(m.Tensor, one)) for name, one in p.attention),
         findings=m.take_all(m.Finding, p.findings),

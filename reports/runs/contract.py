@@ -83,8 +83,9 @@ class IdentityClass(Frozen):
 class Pair(Frozen):
     """Two runs. ``max_abs`` is the largest difference of all that was compared; ``exact`` the share of equal elements.
 
-    ``equal_in``: conversations in which no value differs, where others do. ``depth`` and ``ranges`` are None where there are
-    many pairs and this is not among the farthest.
+    ``equal_in``: conversations in which no value differs, where others do. ``depth``, ``position``
+    (by position in the text, where that is not the depth) and ``ranges`` are None where there are many pairs and this is
+    not among the farthest.
     """
 
     first: str
@@ -106,6 +107,7 @@ class Pair(Frozen):
     texts: m.Texts
     intervals: dict[str, m.Interval]
     depth: tuple[m.Bin, ...] | None
+    position: tuple[m.Bin, ...] | None
     ranges: tuple[m.Bin, ...] | None
     attention: tuple[tuple[str, m.Tensor], ...]
     findings: tuple[m.Finding, ...]
@@ -153,9 +155,11 @@ class Region(Frozen):
     """The geometry of some runs under one metric, in full or within one subset of rows or runs.
 
     ``subset`` is "all", "batch size", "depth" or "range" and ``name`` which. ``points``: runs at distance 0 from each
-    other, collapsed; indices are into it. ``distances`` between points; ``rows``: fewest and most rows of a pair.
-    ``coordinates`` by classical MDS, with all ``eigenvalues``; ``negative_share`` of their mass is negative where no
-    Euclidean space holds the distances. ``links`` join one backend on two GPUs. ``left_out``: triangles not listed.
+    other, collapsed; indices are into it. Where there are too many, ``points`` are clusters, each standing where its
+    first run does, and ``cluster_width`` is the largest distance inside one. ``distances`` are between points;
+    ``rows``: fewest and most rows of a pair. ``coordinates`` by classical MDS, with all ``eigenvalues``;
+    ``negative_share`` of their mass is negative where no Euclidean space holds the distances. ``links`` join one backend
+    on two GPUs. ``left_out``: triangles not listed.
     """
 
     metric: str
@@ -164,6 +168,7 @@ class Region(Frozen):
     name: str
     rows: tuple[Count, Count]
     points: tuple[tuple[str, ...], ...]
+    cluster_width: float = 0.0
     distances: tuple[tuple[float, ...], ...]
     coordinates: tuple[tuple[float, float, float], ...]
     eigenvalues: tuple[float, ...]

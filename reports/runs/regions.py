@@ -7,6 +7,7 @@ is no neighbour: one broken run would otherwise decide who is closest to the cen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, islice
 
 import numpy as np
@@ -22,7 +23,7 @@ from verify.metrics.pairs import PairComparison
 
 Floats = NDArray[np.float64]
 Pairs = Mapping[frozenset[str], PairComparison]
-#: More runs than this are not drawn together: the smallest ball and the hull cost too much.
+#: More points than this are clustered: the smallest ball and the hull cost too much, and nobody reads them.
 MOST = 24
 TRIANGLES, TRIANGLES_OF_SUBSET = 220, 35
 
@@ -42,11 +43,13 @@ def regions(found: RunsComparison, asked: Measure | None) -> tuple[tuple[c.Regio
     for members in groups([run.name for run in found.runs], pairs, wanted):
         if len(members) < 3:
             continue
-        if len(members) > MOST:
-            notes.append(f"{len(members)} runs are too many to be drawn together: no geometry of them")
-            continue
         one = next(x for x in wanted if all(distance(p, x) is not None for p in _of(members, pairs)))
         made += _group(members, one, pairs, about, found)
+        wide = max((g.cluster_width for g in made), default=0.0)
+        if len(members) > MOST and wide:
+            notes.append(
+                f"{len(members)} runs are drawn as {MOST} clusters, each at the place of the run closest to its others"
+            )
         rows = {p.coverage.rows for p in _of(members, pairs)}
         if len(rows) > 1:
             notes.append(
@@ -147,7 +150,13 @@ def _region(
         d[i, j] = d[j, i] = value
         b = _bin(pair, *subset) if subset[0] in ("range", "depth") else None
         rows.append(_rows(pair, one) if b is None else b.rows)
-    shape = layout(names, d)
+    clusters, width = clustered(d, MOST)
+    if width:
+        heads = [members[0] for members in clusters]
+        shape = layout([names[i] for i in heads], d[np.ix_(heads, heads)])
+        shape = replace(shape, classes=tuple(tuple(names[i] for i in members) for members in clusters))
+    else:
+        shape = layout(names, d)
     first = [names.index(members[0]) for members in shape.classes]
     d = d[np.ix_(first, first)]
     chances = None
@@ -165,6 +174,7 @@ def _region(
         name=subset[1],
         rows=(min(rows), max(rows)),
         points=shape.classes,
+        cluster_width=width,
         distances=tuple(tuple(float(x) for x in row) for row in d),
         coordinates=tuple((float(x), float(y), float(z)) for x, y, z in shape.coordinates),
         eigenvalues=shape.eigenvalues,
@@ -184,6 +194,38 @@ def _rows(pair: PairComparison, one: Measure) -> int:
     """Rows that a distance is taken from: full ones only, where it is of all values."""
     full = one.name in ("rms", "mean_abs", "different") and pair.values is not None
     return pair.values.rows if full and pair.values is not None else pair.coverage.rows
+
+
+def clustered(d: Floats, most: int) -> tuple[list[list[int]], float]:
+    """Points in at most ``most`` clusters, by complete linkage; those at distance 0 from each other always together.
+
+    Args:
+        d: ``[n, n]`` distances.
+        most: number of clusters.
+
+    Returns:
+        Clusters in the order of their first members, in each first the one with the least sum of distances to the others;
+        and the largest distance inside a cluster.
+    """
+    found = [[i] for i in range(len(d))]
+    link = d.astype(np.float64).copy()
+    np.fill_diagonal(link, np.inf)
+    width = 0.0
+    while len(found) > 1:
+        i, j = sorted(divmod(int(link.argmin()), len(found)))
+        if link[i, j] > 0 and len(found) <= most:
+            break
+        width = max(width, float(link[i, j]))
+        found[i] += found.pop(j)
+        link[i] = link[:, i] = np.maximum(link[i], link[j])
+        link[i, i] = np.inf
+        link = np.delete(np.delete(link, j, axis=0), j, axis=1)
+    out: list[list[int]] = []
+    for members in sorted(found, key=min):
+        inside = sorted(members)
+        head = min(inside, key=lambda i: (float(d[i, inside].sum()), i))
+        out.append([head, *(i for i in inside if i != head)])
+    return out, width
 
 
 def _between(points: Sequence[str], pairs: Pairs, one: Measure) -> dict[tuple[int, int], Sums]:

@@ -168,7 +168,10 @@ def _geometry(report: c.DivergenceReport) -> Iterator[str]:
     for g in whole[:3]:
         points = f"{len(g.points)} points"
         yield f"geometry by {g.title}: {points}" + ("" if g.euclidean else ", not Euclidean")
-        yield from (f"  0 apart: {' = '.join(p)}" for p in g.points if len(p) > 1)
+        apart = f"at most {short(g.cluster_width)} apart" if g.cluster_width else "0 apart"
+        yield from (
+            f"  {apart}: {(', ' if g.cluster_width else ' = ').join(p)}" for p in g.points if len(p) > 1
+        )
         yield from (f"  {centre_text(centre)}" for centre in g.centres)
         for t in g.triangles[:4]:
             area = "" if t.area is None else f", area {short(t.area)}"

@@ -50,6 +50,8 @@ def verdict(
     points += [f"{p.first} and {p.second}: {f.text}." for p in off[:_SHOWN] for f in _errors(p)[:1]]
     points += _repeats(repeats) if len(coordinates) > 1 else []
     points += _health(health)
+    points += [f"{f.text}." for f in findings if f.severity != "note"][:_SHOWN]
+    points += [f"{f.text}." for f in findings if f.code == "reference"]
     points += _refused(pairs)
     points += _forks(compared)
     points += _first(near)

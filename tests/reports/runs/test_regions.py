@@ -7,9 +7,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from reports.runs import regions
 from reports.runs.build import compare
 from reports.runs.chances import rank_chances
 from reports.runs.distance import MEASURES
+from reports.runs.regions import clustered
 from tests.reports.runs import making
 from tests.verify.metrics import made
 
@@ -193,6 +195,29 @@ def test_chances_in_a_report():
     assert medoid.chances is not None
     assert medoid.chances[1] == (1, 0, 0)
     assert region.triangles[0].kind == "degenerate"
+
+
+def test_clusters():
+    """Points on a line: complete linkage joins the nearest; the head is the member closest to the others."""
+    x = np.array([0.0, 10, 0.5, 11, 0.4, 30])
+    d = np.abs(x[:, None] - x)
+    assert clustered(d, 6) == ([[0], [1], [2], [3], [4], [5]], 0)
+    found, width = clustered(d, 3)
+    assert (found, width) == ([[4, 0, 2], [1, 3], [5]], 1)
+    equal = np.abs(x[[0, 0, 1, 1], None] - x[[0, 0, 1, 1]])
+    assert clustered(equal, 9) == ([[0, 1], [2, 3]], 0)
+
+
+def test_many_runs_are_clustered(monkeypatch):
+    monkeypatch.setattr(regions, "MOST", 3)
+    steps = {"a": (1, 1.0), "b": (1, 1.25), "c": (1, 20.0), "d": (2, 30.0), "e": (2, 30.5)}
+    runs = [made.run(n, made.sequence(values=making.moved(2, s))) for n, s in steps.items()]
+    report = compare(runs, metric="rms", draws=2)[0]
+    region = whole(report)
+    assert region.points == (("a", "b"), ("c",), ("d", "e"))
+    assert region.cluster_width == pytest.approx(0.5)
+    assert np.array(region.distances)[0] == pytest.approx([0, 19, np.hypot(1, 30)])
+    assert any("5 runs are drawn as 3 clusters" in n.text for n in report.notes)
 
 
 def test_every_distance_has_a_name_that_the_sums_have():

@@ -64,9 +64,7 @@ def test_flips_are_split():
     found = report(made.run("a", made.sequence(values=a)), made.run("b", made.sequence(values=b)))
     d = found.pairs[0].decisions
     assert (d.n, d.flips, d.ties, d.within, d.real) == (1004, 3, 1, 1, 1)
-    said = (
-        "the best token changes on 3 of 1,004 rows: 1 at ties, 1 within what the differences explain, 1 real"
-    )
+    said = "the best token changes on 3 of 1,004 rows, 0.3%: 1 at ties, 1 within what the differences explain, 1 real"
     assert said in found.verdict.headline
     assert "3 flips" in "\n".join(lines(found))
 
@@ -156,6 +154,15 @@ def test_details_are_kept_for_the_farthest_pairs(monkeypatch):
     found = report(*making.triangle()[:3])
     assert [(p.first, p.second) for p in found.pairs if p.depth is not None] == [("b", "c")]
     assert any("1 pairs that are farthest apart, of 3" in n.text for n in found.notes)
+
+
+def test_a_switch_without_effect_is_named():
+    runs = [
+        making.at(made.run(n, made.sequence(values=making.base(2))), gpu="H200", num_splits=k)
+        for n, k in (("one", 1), ("none", 0))
+    ]
+    found = report(*runs)
+    assert any(p.startswith("num_splits has no effect: 1 and 0") for p in found.verdict.points)
 
 
 def test_names():
