@@ -237,7 +237,8 @@ def _lists(
     if (
         logs is not None and ("raw_logits" in kinds) and len(set(kinds)) > 1
     ):  # logits against log-probabilities
-        values = values[0] - logs[0][:, None], values[1] - logs[1][:, None]
+        with np.errstate(invalid="ignore"):
+            values = values[0] - logs[0][:, None], values[1] - logs[1][:, None]
         logs = np.zeros(len(rows[0])), np.zeros(len(rows[1]))
     found = compare_tops(keys, values, logs, floors)
     for letter, key, value in zip("ab", keys, values, strict=True):

@@ -215,5 +215,5 @@ def _term(p: Floats, q: Floats) -> Floats:
 
 def masses(values: NDArray[np.float64], lse: NDArray[np.float64]) -> Floats:
     """``[rows]`` sum of the probabilities of the listed tokens: above 1 it is no distribution."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.nansum(np.exp(values - lse[:, None]), axis=1)
