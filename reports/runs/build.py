@@ -24,6 +24,7 @@ from verify.metrics.jsonable import to_json
 from verify.metrics.pairs import PairComparison
 from verify.runs.load import unique
 from verify.runs.run import Run
+from verify.runs.sequence import Sequence as Recorded
 
 #: Pairs that keep their depth, ranges and values by conversation; of more, the farthest.
 DETAILED = 200
@@ -170,7 +171,7 @@ def _exactness(inside: Sequence[PairComparison]) -> Any:
     if "printed digits" in kinds:
         return "printed digits"
     loose = "values" in kinds or any(p.lists is not None for p in inside)
-    return "values" if loose else "bits"
+    return "values" if loose or (inside and not kinds) else "bits"
 
 
 def _matrices(found: RunsComparison, asked: Measure | None) -> Iterator[c.Matrix]:
@@ -236,7 +237,17 @@ def named(groups: Sequence[tuple[str, Sequence[Run]]]) -> tuple[Run, ...]:
                 for argument, held in groups
                 for run in held
             ]
-    return unique(runs)
+    return unique([replace(run, sequences=tuple(map(_encodable, run.sequences))) for run in runs])
+
+
+def _encodable(sequence: Recorded) -> Recorded:
+    """A sequence whose names can be written: JSON may hold halves of characters, which no encoding has."""
+
+    def mended(text: str) -> str:
+        return text.encode("utf-8", "replace").decode("utf-8")
+
+    ranges = None if sequence.ranges is None else tuple(map(mended, sequence.ranges))
+    return replace(sequence, conversation=mended(sequence.conversation), ranges=ranges)
 
 
 def _prefixed(name: str, runs: Sequence[Run]) -> list[Run]:

@@ -11,7 +11,7 @@ from reports.formatting import FILTERS
 from reports.markdown import code, escape
 from reports.runs import contract as c
 from reports.runs import text
-from reports.runs.wording import far, foreign, not_numerics, repeat_text, split
+from reports.runs.wording import far, foreign, not_numerics, plain, repeat_text, split
 
 #: Estimates that are shown with their uncertainty; the JSON has more.
 ESTIMATES = {
@@ -75,8 +75,8 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         {
             **FILTERS,
-            "md": escape,
-            "code": code,
+            "md": lambda text: escape(plain(str(text))),
+            "code": lambda text: code(plain(str(text))),
             "real": text.real,
             "estimate": text.estimate,
             "counts": text.counts,

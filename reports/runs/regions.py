@@ -24,7 +24,7 @@ from verify.metrics.pairs import PairComparison
 Floats = NDArray[np.float64]
 Pairs = Mapping[frozenset[str], PairComparison]
 #: More points than this are clustered: the smallest ball and the hull cost too much, and nobody reads them.
-MOST = 24
+MOST = 16
 TRIANGLES, TRIANGLES_OF_SUBSET = 220, 35
 
 

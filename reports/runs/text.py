@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
-from reports.runs.wording import far, foreign, not_numerics, plural, repeat_text, split
+from reports.runs.wording import far, foreign, not_numerics, plain, plural, repeat_text, split
 
 ROWS = 12
 _WIDTH = 44
 
 
 def lines(report: c.DivergenceReport) -> Iterator[str]:
-    """The lines."""
+    """The lines, of which none moves a terminal's cursor."""
+    yield from map(plain, _lines(report))
+
+
+def _lines(report: c.DivergenceReport) -> Iterator[str]:
     yield report.verdict.headline
     yield from (f"  {point}" for point in report.verdict.points)
     yield ""

@@ -16,6 +16,7 @@ WORDS = {
     "printed digits": "equal to the printed digits",
 }
 _SHOWN = 4
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,52}\b")
 
 
@@ -50,7 +51,11 @@ def verdict(
     points += [f"{p.first} and {p.second}: {f.text}." for p in off[:_SHOWN] for f in _errors(p)[:1]]
     points += _repeats(repeats) if len(coordinates) > 1 else []
     points += _health(health)
-    points += [f"{f.text}." for f in findings if f.severity != "note"][:_SHOWN]
+    points += [
+        f"{f.text.rstrip('?.')}{'?' if f.text.endswith('?') else '.'}"
+        for f in findings
+        if f.severity != "note"
+    ][:_SHOWN]
     points += [f"{f.text}." for f in findings if f.code == "reference"]
     points += _refused(pairs)
     points += _forks(compared)
@@ -78,8 +83,13 @@ def _sentence(text: str) -> str:
 
 
 def _brief(text: str) -> str:
-    """Hashes as names are cut to twelve digits."""
-    return _HASH.sub(r"\1", text)
+    """Hashes as names are cut to twelve digits; the text is `plain`."""
+    return plain(_HASH.sub(r"\1", text))
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without what moves a terminal's cursor or turns the direction of writing."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def plural(n: int, word: str) -> str:
@@ -145,7 +155,9 @@ def _off(off: Sequence[c.Pair]) -> str:
 
 def size(pair: c.Pair) -> str:
     """How far apart a pair is, in words."""
-    text = "at most " + short(float(pair.max_abs)) if pair.max_abs is not None else "by an unknown amount"
+    if pair.max_abs is None:
+        return "what has no distance (NaN, infinities, missing tokens)"
+    text = "at most " + short(float(pair.max_abs))
     part = pair.values or pair.lists
     if part is not None and part.rms is not None and pair.max_abs == part.max_abs:
         text += f" (RMS {short(float(part.rms))})"
@@ -224,7 +236,7 @@ def repeat_text(r: m.Repeated) -> str:
     """The repeats of one conversation in words, with the order as a pattern."""
     values = r.level("values") or (r.levels[-1] if r.levels else None)
     pattern = f" ({values.pattern})" if values is not None else ""
-    most = f", by at most {short(float(r.max_difference))}" if r.max_difference is not None else ""
+    most = f", by at most {short(float(r.max_difference))}" if r.max_difference else ""
     texts = r.level("text") or r.level("ids")
     also = "" if texts is None or texts.modal.distinct > 1 else ", though all texts are the same"
     if r.finding == "identical":

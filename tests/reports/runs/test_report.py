@@ -209,3 +209,41 @@ def test_the_schema_is_published():
     schema = json_schema()
     assert schema["properties"]["schema_id"]["const"] == "ulpscope.divergence/1"
     assert set(schema["required"]) >= {"verdict", "pairs", "provenance", "coordinates"}
+
+
+def test_names_from_strangers_move_no_cursor():
+    evil = "a\x1b[2J\n\u202eb"
+    runs = [
+        made.run(evil + n, made.sequence("c\x07", chosen=[-1.0, x], tokens=[1, 2]), kind="raw_logprobs")
+        for n, x in (("1", -2.0), ("2", -2.5))
+    ]
+    found = report(*runs)
+    said = [found.verdict.headline, *found.verdict.points, *lines(found)]
+    assert not any(re.search("[\x00-\x1f\x7f\u202e]", line) for line in said)
+    assert evil + "1" in {r.name for r in found.coordinates}
+    assert not re.search("[\x00-\x09\x0b-\x1f]", render_markdown(found))
+
+
+def test_half_a_character_in_a_name_is_mended():
+    runs = [
+        made.run(n, made.sequence("q\ud800", chosen=[-1.0, x], tokens=[1, 2], ranges=("\udfff", "r")))
+        for n, x in (("a", -2.0), ("b", -2.5))
+    ]
+    found = report(*named([(r.name, [r]) for r in runs]))
+    assert found.pairs[0].first_difference.conversation == "q?"
+    to_text(found).encode()
+
+
+def test_differences_without_a_distance():
+    runs = [
+        made.run(n, made.sequence(chosen=[-1.0, x], tokens=[1, 2]), kind="raw_logprobs")
+        for n, x in (("a", -2.0), ("b", np.nan))
+    ]
+    found = report(*runs)
+    assert not found.pairs[0].identical
+    assert any("part first in c at position 1: -2.0 and NaN" in p for p in found.verdict.points)
+    nothing = [
+        made.run(n, made.sequence(chosen=x, tokens=[1, 2]), kind="raw_logprobs")
+        for n, x in (("a", [np.nan, -2.0]), ("b", [-1.0, np.nan]))
+    ]
+    assert "a and b differ by what has no distance (NaN, infinities" in report(*nothing).verdict.headline
