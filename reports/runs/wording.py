@@ -50,6 +50,7 @@ def verdict(
     head = "; ".join(x for x in parts if x)
     points += [f"{p.first} and {p.second}: {f.text}." for p in off[:_SHOWN] for f in _errors(p)[:1]]
     points += _repeats(repeats) if len(coordinates) > 1 else []
+    points += _noise(repeats, near)
     points += _health(health)
     points += [
         f"{f.text.rstrip('?.')}{'?' if f.text.endswith('?') else '.'}"
@@ -259,6 +260,18 @@ def _repeats(repeats: Sequence[c.RepeatedRun]) -> Iterator[str]:
     kinds = Counter(r.finding for _, r in found)
     told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
     yield f"{len(found)} conversations were asked more than once: {told}."
+
+
+def _noise(repeats: Sequence[c.RepeatedRun], pairs: Sequence[c.Pair]) -> Iterator[str]:
+    """How pairs of runs compare with repeats within a run."""
+    found = [float(r.max_difference) for group in repeats for r in group.conversations if r.max_difference]
+    known = [p for p in pairs if p.max_abs is not None]
+    if found and known:
+        inside = sum(far(p) <= max(found) for p in known)
+        yield (
+            f"Repeats within a run differ by up to {short(max(found))}: {count(inside)} of {plural(len(known), 'pair')} of "
+            "runs are no farther apart."
+        )
 
 
 def _refused(pairs: Sequence[c.Pair]) -> Iterator[str]:

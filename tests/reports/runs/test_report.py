@@ -135,6 +135,20 @@ def test_one_run():
     assert report(far).verdict.headline.endswith("a race or a bug.")
 
 
+def test_repeats_are_the_measure_of_pairs():
+    """Repeats of a differ by 1/2; b is 1/4 from a, c is 2 from it and at least 7/4 from b."""
+
+    def run(name, *shifts):
+        return made.run(
+            name,
+            *(made.sequence("c", i, values=making.base(2) + np.float32(s)) for i, s in enumerate(shifts)),
+        )
+
+    found = report(run("a", 0, 0.5), run("b", 0.25), run("c", 2))
+    said = "Repeats within a run differ by up to 0.5: 1 of 3 pairs of runs are no farther apart."
+    assert said in found.verdict.points
+
+
 def test_attention_tensors():
     def run(name, step):
         tensors = {n: np.arange(12, dtype=np.float32).reshape(3, 2, 2) for n in ("q", "k", "v")}
