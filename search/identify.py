@@ -108,6 +108,7 @@ def _run(place: str) -> Run:
     """The one run in ``place``."""
     from specs.errors import InputError
     from verify.runs.load import load_runs
+    from verify.runs.validate import value_problems
 
     runs = load_runs(place)
     if len(runs) != 1:
@@ -116,6 +117,7 @@ def _run(place: str) -> Run:
             place=place,
             remedy="import it with `ulpscope capture import`, and name one of the folders",
         )
+    value_problems(runs[0]).stop(place)
     return runs[0]
 
 
@@ -132,6 +134,22 @@ def _say(answer: Answer, found: Identification, made: Sequence[Probe]) -> None:
     data: dict[str, Any] = {"schema": 1, **found.to_json(), "probes": [asdict(p) for p in made]}
     answer.data(data)
     answer.text(found.verdict)
+    if found.ranking:
+        _say_ranking(answer, found)
+    for probe in made:
+        answer.text(f"to tell {probe.left} from {probe.right}: {probe.said or probe.command}")
+        for file in probe.files:
+            answer.text(f"  {file}")
+    if found.refused:
+        answer.text(f"{len(found.refused)} candidates could not be tried:")
+        for why in dict.fromkeys(r.why for r in found.refused):
+            which = [r.name for r in found.refused if r.why == why]
+            answer.text(f"  {', '.join(which[:3])}{' ...' if len(which) > 3 else ''}: {why}")
+    answer.close(found.verdict)
+
+
+def _say_ranking(answer: Answer, found: Identification) -> None:
+    """The table, and what leads to it."""
     answer.text()
     answer.text(f"{'exact numbers':>14}{'exact positions':>20}{'ln likelihood':>16}{'chance':>8}  candidate")
     for i, r in enumerate(found.ranking[:SHOWN]):
@@ -151,16 +169,6 @@ def _say(answer: Answer, found: Identification, made: Sequence[Probe]) -> None:
         answer.text(f"first difference: {first}")
     _say_apart(answer, found)
     answer.text(f"positions that may be disturbed: {found.e:.3g} ({found.e_source})")
-    for probe in made:
-        answer.text(f"to tell {probe.left} from {probe.right}: {probe.said or probe.command}")
-        for file in probe.files:
-            answer.text(f"  {file}")
-    if found.refused:
-        answer.text(f"{len(found.refused)} candidates could not be tried:")
-        for why in dict.fromkeys(r.why for r in found.refused):
-            which = [r.name for r in found.refused if r.why == why]
-            answer.text(f"  {', '.join(which[:3])}{' ...' if len(which) > 3 else ''}: {why}")
-    answer.close(found.verdict)
 
 
 def _say_apart(answer: Answer, found: Identification) -> None:

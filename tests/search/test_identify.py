@@ -10,6 +10,8 @@ from reports.cli import app
 from search.probes import Probe, probes, searched
 from specs import load_platform, load_spec
 from tests.commands import invoke
+from tests.verify.runs.making import SMOLLM2
+from tests.verify.runs.test_real import at_hand
 from verify.case import Case
 from verify.identify.candidates import candidates
 from verify.identify.identify import identify
@@ -112,3 +114,11 @@ def test_mistakes_have_a_message(words, cause):
     _, err = invoke(app, "identify", *words, code=2)
     assert cause in err
     assert "error: " in err
+
+
+def test_a_stored_output_that_its_rounded_inputs_do_not_give():
+    """Recomputed from the stored q, k and v, the stored output of the layer is off by up to 6.6e-3."""
+    file = at_hand(SMOLLM2 / "smollm2_T320_attn_fp16in.npz")
+    _, err = invoke(app, "identify", str(file), "-c", "walkthrough.dense@h200")
+    assert "the captured output lies up to 0.0066 from exact attention" in err
+    assert "was not computed from these numbers" in err

@@ -11,7 +11,7 @@ from specs.errors import InputError
 from verify.identify.candidates import Candidate, bound
 from verify.identify.observations import Observation
 from verify.identify.predict import Fit, apart, fits
-from verify.identify.ranking import Identification, Judged, check_share, rank
+from verify.identify.ranking import Identification, Judged, check_share, nothing_fits, rank
 from verify.numerics.ulp import format_of
 
 #: A captured output this many times farther from exact attention than any prediction was not made from these inputs.
@@ -40,7 +40,11 @@ def identify(
     if not observations:
         raise InputError("nothing to compare", place="capture", remedy="give one with attention outputs")
     classes, refused = bound(given, observations)
-    found, late = fits(classes, observations, progress)
+    tried, late = fits(classes, observations, progress)
+    found = [f for f in tried if not f.refused]
+    foreign = _foreign(observations, tried)
+    if foreign and not found:
+        return nothing_fits(foreign, [*refused, *late])
     judged = [
         Judged(tuple(m.name for m in f.of.members), f.elements, f.exact, f.distances, f.first) for f in found
     ]
@@ -48,7 +52,7 @@ def identify(
         judged,
         lambda i, j: apart(found[i], found[j]),
         e=e,
-        foreign=_foreign(observations, found),
+        foreign=foreign,
         refused=[*refused, *late],
     )
 

@@ -127,13 +127,15 @@ def _of_layer(
     assert k is not None
     assert v is not None
     assert out is not None
-    positions = sequence.positions[-len(q) :]
+    # Queries of more or fewer positions than were recorded as rows are those of the last keys.
+    last = np.arange(len(k) - len(q), len(k), dtype=np.int64)
+    positions = sequence.positions if len(q) == sequence.rows else last
     place = f"{run.place}: {sequence.conversation}, layer {layer.layer}"
-    if len(positions) != len(q) or q.shape != out.shape or k.shape != v.shape:
+    if q.shape != out.shape or k.shape != v.shape or len(q) > len(k):
         raise InputError(
-            f"q {q.shape}, out {out.shape}, k {k.shape}, v {v.shape} and {len(sequence.positions)} positions",
+            f"q {q.shape}, out {out.shape}, k {k.shape} and v {v.shape}",
             place=place,
-            remedy="q and out have one row for each position, k and v are of one shape",
+            remedy="q and out have one row for each position, k and v are of one shape, with a key for each query",
         )
     if len(positions) and int(positions.max()) >= len(k):
         raise InputError(

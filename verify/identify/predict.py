@@ -29,6 +29,7 @@ class Fit:
         elements, exact: how many numbers were compared, and how many have equal bits (NaN payloads aside).
         distances: ``[positions]``, see `verify.identify.likelihood`.
         first: the first element that differs, None if all agree.
+        refused: why the capture cannot be compared bit by bit, or nothing; the rest is then empty but for the outputs.
         outputs: predictions, ``[q_len, q_heads, head_dim]`` for each observation; lses likewise or None.
     """
 
@@ -39,6 +40,7 @@ class Fit:
     first: First | None
     outputs: tuple[Array, ...]
     lses: tuple[Array | None, ...]
+    refused: str = ""
 
 
 def fits(
@@ -48,7 +50,7 @@ def fits(
 ) -> tuple[list[Fit], list[Refused]]:
     """Run every class on every observation.
 
-    A candidate whose output format cannot hold the captured numbers is refused.
+    A candidate whose output format cannot hold the captured numbers is among both results.
 
     Args:
         progress: told the name of a class, and how many of how many are done.
@@ -61,27 +63,31 @@ def fits(
         try:
             fit = _fit(of, observations)
         except UlpscopeError as error:
-            fit = error.cause
-        if isinstance(fit, str):
-            refused.extend(Refused(member.name, fit) for member in of.members)
-        else:
-            found.append(fit)
+            refused.extend(Refused(member.name, error.cause) for member in of.members)
+            continue
+        found.append(fit)
+        if fit.refused:
+            refused.extend(Refused(member.name, fit.refused) for member in of.members)
     return found, refused
 
 
-def _fit(of: Class, observations: Sequence[Observation]) -> Fit | str:
+def _fit(of: Class, observations: Sequence[Observation]) -> Fit:
     outputs: list[Array] = []
     lses: list[Array | None] = []
     distances: list[Distances] = []
     elements = exact = 0
     first: First | None = None
+    refused = ""
     for run, seen in zip(of.runs, observations, strict=True):
         result = run.result()
         run.known.clear()
         output = result.output.reshape(seen.out.shape)
+        outputs.append(output)
+        lses.append(result.lse)
         wanted = narrowed(seen.out, output.dtype)
         if wanted is None:
-            return f"writes {output.dtype}, and the {seen.out.dtype} numbers of the capture are not of that format"
+            refused = f"writes {output.dtype}, and the {seen.out.dtype} numbers of the capture are not of that format"
+            continue
         pairs = [("output", wanted, output)]
         if seen.lse is not None and result.lse is not None and seen.lse.dtype == result.lse.dtype:
             pairs.append(("lse", seen.lse, result.lse.reshape(seen.lse.shape)))
@@ -94,8 +100,9 @@ def _fit(of: Class, observations: Sequence[Observation]) -> Fit | str:
             if first is None and d.any():
                 first = _first(seen, site, want, got, d)
         distances.append(apart)
-        outputs.append(output)
-        lses.append(result.lse)
+    if refused:
+        nothing = np.zeros(0, np.int64)
+        return Fit(of, 0, 0, nothing, None, tuple(outputs), tuple(lses), refused)
     return Fit(of, elements, exact, np.concatenate(distances), first, tuple(outputs), tuple(lses))
 
 

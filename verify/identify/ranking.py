@@ -150,6 +150,14 @@ def check_share(e: float | None) -> float:
     return e
 
 
+def nothing_fits(why: str, refused: Sequence[Refused]) -> Identification:
+    """The answer where no candidate could be compared and it is known why none can be right."""
+    verdict = f"none of the candidates: {why}"
+    return Identification(
+        verdict, "none", (), 0.0, 1.0, DISTURBED, "the usual 1e-3", (), why, tuple(refused), ()
+    )
+
+
 def rank(
     judged: Sequence[Judged],
     apart: Callable[[int, int], NDArray[np.bool_]],

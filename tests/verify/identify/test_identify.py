@@ -97,6 +97,14 @@ def test_an_output_of_other_inputs_is_said_to_be_foreign():
     assert "not computed from these numbers" in found.verdict
 
 
+def test_foreign_numbers_are_foreign_in_a_format_that_no_candidate_writes():
+    out = captured(NAMES[0]).astype(np.float32) + np.float32(0.3)
+    found = identify(of_run(run_of(out)), candidates(NAMES[:1]))
+    assert (found.kind, found.ranking) == ("none", ())
+    assert "not computed from these numbers" in found.verdict
+    assert found.refused[0].why.startswith("writes bfloat16")
+
+
 def test_platforms_with_one_partition_are_one_candidate_by_proof():
     classes, refused = bound(
         candidates(("walkthrough.flash_attention_2@h200", "walkthrough.flash_attention_2@h100")),
@@ -111,7 +119,7 @@ def test_f32_that_holds_bf16_numbers_is_compared_as_bf16_and_wider_numbers_are_r
     narrow = narrowed(wide, np.dtype(BF16))
     assert narrow is not None
     assert narrow.view(np.uint16).tolist() == captured(NAMES[0]).view(np.uint16).tolist()
-    wide[0, 0, 0] = np.float32(1 + 2.0**-20)
+    wide[0, 0, 0] = np.nextafter(wide[0, 0, 0], np.float32(9))
     assert narrowed(wide, np.dtype(BF16)) is None
     with pytest.raises(InputError, match="float32 numbers of the capture are not of that format"):
         identify(of_run(run_of(wide)), candidates(NAMES[:1]))
@@ -156,6 +164,14 @@ def test_layers_that_cannot_be_taken_are_refused(change, cause):
     sequence = Sequence(s.conversation, 0, s.positions, s.tokens, attention=layers)
     with pytest.raises(InputError, match=cause):
         of_run(Run(run.name, run.manifest, (sequence,), run.place, run.sha256))
+
+
+def test_queries_without_rows_are_those_of_the_last_keys():
+    run = run_of(captured(NAMES[0]))
+    s = run.sequences[0]
+    sequence = Sequence("c", 0, np.arange(3), np.array([1, 2, 3]), attention=s.attention)
+    found = of_run(Run(run.name, run.manifest, (sequence,), run.place, run.sha256))
+    assert [int(o.positions[0]) for o in found] == list(range(KEYS - ROWS, KEYS))
 
 
 def test_bad_arguments_are_refused():
