@@ -51,7 +51,8 @@ def render_markdown(report: c.DivergenceReport) -> str:
 
 def _deep(pair: c.Pair) -> bool:
     """Whether a pair says something by depth."""
-    return len(pair.depth or ()) > 1 and not not_numerics(pair) and not pair.identical
+    bins = pair.depth or ()
+    return len(bins) > 1 and bool(_metric(pair)) and not not_numerics(pair) and not pair.identical
 
 
 def _metric(pair: c.Pair) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
-from reports.runs.wording import far, foreign, not_numerics, plain, plural, repeat_text, split
+from reports.runs.wording import far, foreign, not_numerics, plain, plural, split
 
 ROWS = 12
 _WIDTH = 44
+_NUMBER = re.compile(r"-|inf|-?[\d,.]+(e[+-]?\d+)?")
 
 
 def lines(report: c.DivergenceReport) -> Iterator[str]:
@@ -42,9 +44,9 @@ def brief(name: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as columns, the first as they are, numbers to the right; the first row is the head."""
+    """Rows as columns, those of numbers to the right; the first row is the head."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = [not any(row[i][:1].isdigit() for row in rows[1:]) for i in range(len(rows[0]))]
+    left = [not all(_NUMBER.fullmatch(row[i]) for row in rows[1:]) for i in range(len(rows[0]))]
     return [
         "  "
         + "  ".join(
@@ -101,9 +103,9 @@ def _repeats(report: c.DivergenceReport) -> Iterator[str]:
     rows = [("run", "conversation", "values", "finding")]
     for run, r in found[:ROWS]:
         values = r.level("values")
-        rows.append(
-            (brief(run), brief(r.conversation), "" if values is None else values.pattern, repeat_text(r))
-        )
+        pattern = "" if values is None else values.pattern
+        most = f", at most {real(r.max_difference)} apart" if r.max_difference else ""
+        rows.append((brief(run), brief(r.conversation), pattern, r.finding + most))
     yield from table(rows)
     yield from more(len(found))
 

@@ -35,6 +35,8 @@ def report(*names: str, keep=None, **options):
     found, _ = compare([r for r in runs if keep is None or r.name in keep], draws=50, **options)
     assert from_text(to_text(found)) == found
     assert render_markdown(found)
+    first, *_ = lines(found)
+    assert first == found.verdict.headline
     return found
 
 
@@ -62,7 +64,9 @@ def test_the_first_of_the_repeats_differs(device):
     assert said in found.verdict.headline
     assert found.verdict.headline.endswith("though all texts are the same.")
     assert any(f"{below} chosen tokens are not the most likely one" in p for p in found.verdict.points)
-    assert any(f"A b*{n - 1}" in line for line in lines(found))
+    (told,) = [line for line in lines(found) if "first request differs" in line]
+    assert any(f"  {below} chosen_not_best" in line for line in lines(found))
+    assert told.endswith(f"A b*{n - 1}  first request differs, at most {most:.3g} apart")
 
 
 def test_two_devices_with_repeats():

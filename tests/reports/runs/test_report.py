@@ -23,6 +23,9 @@ from verify.runs.sequence import Attention
 def report(*runs, **options):
     found = compare(runs, draws=2, **options)[0]
     assert from_text(to_text(found)) == found
+    first, *_ = lines(found)
+    assert first == found.verdict.headline
+    assert render_markdown(found).startswith(f"# {found.title}\n")
     return found
 
 
