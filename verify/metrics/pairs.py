@@ -138,7 +138,7 @@ def compare_pair(
     lists = top_summary(table.lists) if table.lists is not None else None
     same = table.same_token != 0
     logs = table.logprob_a[same], table.logprob_b[same]
-    ratio = likelihood(*logs) if np.isfinite(logs[0] + logs[1]).any() else None
+    ratio = likelihood(*logs) if (np.isfinite(logs[0]) & np.isfinite(logs[1])).any() else None
     decisions = decide(
         table.best_a,
         table.best_b,
@@ -194,7 +194,7 @@ def _kind(table: Table, fields: Mapping[str, Floats] | None) -> Kind:
         return "full"
     if table.lists is not None:
         return "top"
-    return "chosen" if np.isfinite(table.value_a + table.value_b).any() else "none"
+    return "chosen" if (np.isfinite(table.value_a) & np.isfinite(table.value_b)).any() else "none"
 
 
 def _exactness(state: ValueState) -> str:
