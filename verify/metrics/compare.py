@@ -197,8 +197,6 @@ def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Findi
     """
     seen: dict[str, list[tuple[Pair, str]]] = {}
     for (i, j), _ in identical.items():
-        if runs[i].sha256 == runs[j].sha256:  # one capture under two names says nothing of what differs
-            continue
         flat = [_flat(runs[k]) for k in (i, j)]
         differ = [k for k in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(k) != flat[1].get(k)]
         if len(differ) == 1:
