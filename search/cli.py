@@ -366,7 +366,9 @@ def _say_bound(answer: Answer, sides: list[Side], space: Space, objective: Objec
             "reason": reason,
         }
     )
-    words = f"at most {found.real:.4f} ULP before rounding" if found and finite else "no finite bound"
+    words = "no finite bound"
+    if found and finite:
+        words = f"{'at most' if found.rigor == 'rigorous' else 'about'} {found.real:.4f} ULP before rounding"
     of = f"{found.rigor}: {reason}" if found else reason
     what = labels[0] + " and " + labels[1] if len(sides) == 2 else f"the two nearest of {', '.join(labels)}"
     answer.text(f"{what}: {words} at c = {space.cancellation:g} ({of})")
