@@ -6,6 +6,7 @@ format with a tokenizer.json go through the package ``tokenizers`` where it is i
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def encode(text: str, model: Model, folder: Path | None = None) -> list[int]:
     if file is None or not file.is_file():
         raise InputError("the model comes without a tokenizer", place="--text", remedy="give --tokens FILE")
     try:
-        from tokenizers import Tokenizer
+        tokenizers: Any = importlib.import_module("tokenizers")  # not declared: only some folders need it
     except ImportError:
         raise InputError(
             "tokenizer.json needs the package tokenizers, which is not installed",
@@ -105,7 +106,7 @@ def encode(text: str, model: Model, folder: Path | None = None) -> list[int]:
             remedy="pip install tokenizers, or give --tokens FILE",
         ) from None
     try:
-        return list(Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids)
+        return list(tokenizers.Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids)
     except Exception as error:
         raise InputError(
             f"tokenizer.json: {str(error)[:120]}", place=str(file), remedy="give --tokens"
