@@ -125,11 +125,17 @@ def test_effects_are_finite_differences(name: str) -> None:
         ("vllm_triton.decode_2d@h200", {"acc": (1, 0)}),
         ("trtllm_gen.reduction@b200", {"partial": (1, 0)}),
         ("torch_cpu.sdpa_flash@amd_avx512", {"value": (1, 0)}),
-        ("xqa.decode@sm120", {"weight": (1, 1), "og": (1, 0), "output": (1, 0), "y": (3, 0)}),
+        (
+            "xqa.decode@sm120",
+            {"weight": (1, 1), "og": (1, 0), "output": (1, 0), "y": (3, 0), "partial": (1, 0)},
+        ),
     ],
 )
 def test_kernels_of_the_library(cell: str, narrow: dict[str, tuple[int, int]]) -> None:
-    """One rounded weight each; XQA rounds it for both sums, and twice again where it is rescaled."""
+    """One rounded weight each; XQA rounds it for both sums, and twice again where it is rescaled.
+
+    Two halves of a tile are added in bf16 on SM120: one addition, which two tokens of one half do not show.
+    """
     found, _ = grown(load_side(cell), CONTEXT)
     rounded = {g.site: (g.counts.direct, g.counts.through) for g in reversed(found) if g.format.p < 24}
     assert rounded == narrow
