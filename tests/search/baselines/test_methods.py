@@ -116,8 +116,12 @@ def test_the_search_beats_random_inputs() -> None:
     assert scores["random"] < 1.5 < 1.98 < scores["search"]
 
 
+@pytest.mark.slow
 def test_bit_precise_on_three_tokens() -> None:
-    """Two places on three tokens are known to be possible for these groups."""
+    """Two places on three tokens are known to be possible for these groups.
+
+    On demand: by default `test_bitprecise` solves such instances, and the other methods test what they share.
+    """
     triton = [load_side("walkthrough.triton@h200", {"segment": f"tiles({n})"}) for n in (3, 2)]
     target = Target(triton, Space(kv_len=3, context=SHAPE, cancellation=1.0))
     found = METHODS["smt"](target, seed=0, evaluations=1)

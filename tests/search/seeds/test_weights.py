@@ -58,7 +58,7 @@ def test_against_the_definition(target: Target, tokens: list[tuple[int, int]]) -
 
 
 def test_what_is_not_linear_is_refused() -> None:
-    lines = {"value": "sum(bf16(weight) * v * v, seq())"}
+    lines = {"value": "sum(bf16(weight) * (v * v), seq())"}
     sides = [load_side("walkthrough.triton@h200", lines), load_side("walkthrough.triton@b200")]
     with pytest.raises(UnsupportedError, match="values are multiplied by values"):
         classes_of(Target(sides, Space(kv_len=5, context=SHAPE)), Inputs.one([0.0] * 5, [1.0] * 5), (0, 1))
