@@ -29,7 +29,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(spec_app, name="spec")
-verify.cli.register(app, compare=reports.runs.cli.compare)
+verify.cli.register(app)
+app.command()(reports.runs.cli.compare)
 search.cli.register(app)
 
 BackendsOption = Annotated[

@@ -7,7 +7,6 @@ the sign of zero survive. Token indices count from 0. ``ulpscope report --schema
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -19,6 +18,7 @@ from reports.contract_base import Note as Note
 from reports.contract_base import Number as Number
 from reports.contract_base import Sha256 as Sha256
 from reports.contract_base import Share as Share
+from reports.contract_base import to_json as to_json
 from reports.contract_campaign import CampaignCase as CampaignCase
 from reports.contract_campaign import CampaignGroup as CampaignGroup
 from reports.contract_campaign import CampaignRun as CampaignRun
@@ -283,13 +283,6 @@ class Report(Frozen):
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of a report."""
     return Report.model_json_schema(mode="serialization")
-
-
-def to_json(report: Report) -> str:
-    """The report as JSON text, keys in the order of the contract."""
-    return json.dumps(
-        report.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
 
 
 def from_json(text: str) -> Report:

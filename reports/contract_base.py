@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +17,13 @@ class Frozen(BaseModel):
     """Base of every model: frozen, closed to unknown keys, finite numbers only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def to_json(report: Frozen) -> str:
+    """A report as JSON text, keys in the order of its contract."""
+    return json.dumps(
+        report.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
 
 
 class Number(Frozen):

@@ -106,7 +106,8 @@ def _enough(state: Parts, bound: Bound | None) -> bool:
     stored = max((h.least_integer for h in state.hits), default=0)
     if bound is not None and bound.integer is not None and stored >= bound.integer:
         return True
-    reach = 1.0 if bound is None or math.isinf(bound.real) else min(1.0, ENOUGH * bound.real)
+    known = bound is not None and bound.rigor == "rigorous"  # an estimate may lie far too low
+    reach = min(1.0, ENOUGH * bound.real) if bound is not None and known else 1.0
     return state.best >= reach
 
 

@@ -238,51 +238,31 @@ def emulate(
 
 
 def compare(
-    left: Annotated[
-        str,
-        typer.Argument(
-            metavar="A@PLATFORM|CAPTURE", help="A spec and a platform: walkthrough.xqa@h200. Or a capture."
-        ),
-    ],
-    right: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[B@PLATFORM]",
-            help="Another spec, or another platform; none for a capture.",
-            show_default=False,
-        ),
-    ] = None,
-    file: InputOption = None,
-    teaching: TeachingOption = False,
-    seed: RandomOption = None,
-    fail: Annotated[
-        bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any output bit differs.")
-    ] = False,
-    walker: WalkerOption = Walker.engine,
-    kv_len: KvLen = None,
-    q_heads: QHeads = None,
-    kv_heads: KvHeads = None,
-    head_dim: HeadDim = None,
-    batch: Batch = None,
-    kv_capacity: Capacity = None,
-    model: ModelOption = None,
-    more: SetOption = None,
-    spec: Annotated[
-        str | None,
-        typer.Option("--spec", help="With a capture: another spec than the one that describes its kernel."),
-    ] = None,
-    platform: Annotated[
-        str | None,
-        typer.Option("--platform", "-p", help="With a capture: another platform than its machine."),
-    ] = None,
-    kernels: Annotated[
-        str | None, typer.Option("--kernels", "-k", metavar="A,B", help="With a capture: only these kernels.")
-    ] = None,
-    output: FormatOption = OutputFormat.text,
+    left: str,
+    right: str | None,
+    *,
+    file: str | None,
+    teaching: bool,
+    seed: int | None,
+    fail: bool,
+    walker: Walker,
+    kv_len: int | None,
+    q_heads: int | None,
+    kv_heads: int | None,
+    head_dim: int | None,
+    batch: int | None,
+    kv_capacity: int | None,
+    model: str | None,
+    more: list[str] | None,
+    spec: str | None,
+    platform: str | None,
+    kernels: str | None,
+    output: OutputFormat,
 ) -> None:
     """Compare two results bit by bit: how far apart, and where they part first.
 
-    Two specs or platforms on one input; or a capture of real kernels with what the specs predict for it.
+    Two specs or platforms on one input; or a capture of real kernels with what the specs predict for it. The options are
+    those of the command, `reports.runs.cli.compare`, which compares runs, too.
     """
     if _compares_capture(left, right):
         from verify.capture.cli import compare_capture
@@ -465,13 +445,13 @@ def _doctor_text(answer: Answer, report: Any) -> None:
         answer.text(f"{'ok  ' if p.ok else 'FAIL'}  {p.name:<{width}}  {p.detail}")
 
 
-def register(app: typer.Typer, compare: Callable[..., None] = compare) -> None:
-    """Add these commands to ``app``; ``compare`` is the one of that name, which a package further out may extend."""
+def register(app: typer.Typer) -> None:
+    """Add these commands to ``app``."""
     from verify.capture.cli import app as capture
     from verify.forward.cli import register as register_predict
     from verify.runs.cli import register as register_runs
 
-    for command in (plan, emulate, compare, traffic, doctor):
+    for command in (plan, emulate, traffic, doctor):
         app.command()(command)
     register_runs(capture)
     register_predict(app)

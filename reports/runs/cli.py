@@ -254,15 +254,15 @@ def _load(name: str, mapping: str | None) -> tuple[Run, ...]:
 
 
 def _write(report: DivergenceReport, out: Path | None, junit: Path | None) -> None:
+    from reports.contract_base import to_json
     from reports.folder import replace_file, reserved
-    from reports.runs.contract import to_text
     from reports.runs.junit import junit as as_junit
     from reports.runs.markdown import render_markdown
     from specs.errors import InputError
 
     texts: dict[Path, str] = {}
     if out is not None:
-        texts = {out / "report.json": to_text(report), out / "report.md": render_markdown(report)}
+        texts = {out / "report.json": to_json(report), out / "report.md": render_markdown(report)}
     if junit is not None and report.policy is not None:
         texts[junit] = as_junit(report, report.policy)
     for path, text in texts.items():

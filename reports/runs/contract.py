@@ -6,7 +6,6 @@ distances are in the unit of the values (nats for log-probabilities) unless a me
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -247,13 +246,6 @@ class DivergenceReport(Frozen):
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of a divergence report."""
     return DivergenceReport.model_json_schema(mode="serialization")
-
-
-def to_text(report: DivergenceReport) -> str:
-    """The report as JSON text, keys in the order of the contract."""
-    return json.dumps(
-        report.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
 
 
 def from_text(text: str) -> DivergenceReport:

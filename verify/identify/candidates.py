@@ -119,8 +119,7 @@ def _walkers(observations: Sequence[Observation]) -> list[str]:
 
 
 def _start(candidate: Candidate, observation: Observation, walker: str) -> Run:
-    case = observation.case.with_context({k: v for k, v in candidate.context.items() if isinstance(v, int)})
-    words = {k: v for k, v in candidate.context.items() if isinstance(v, str)}
+    case = observation.case
     known = {o: v for o, v in observation.options.items() if o in candidate.spec.file.options}
     from verify.emulator import start_run
 
@@ -131,7 +130,7 @@ def _start(candidate: Candidate, observation: Observation, walker: str) -> Run:
         scale=case.scale,
         causal=case.causal,
         features=case.features,
-        context={**case.context, **words},
+        context={**case.context, **candidate.context},
         options=known,
         backend=walker,
     )

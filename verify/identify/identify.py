@@ -78,6 +78,11 @@ def exact_outputs(observation: Observation) -> NDArray[np.float64]:
     return out
 
 
+def _farthest(x: NDArray[np.float64], exact: NDArray[np.float64]) -> float:
+    """The largest distance; what a kernel makes of an overflow or of an empty row is no distance."""
+    return float(np.abs(x - exact)[np.isfinite(x)].max(initial=0.0))
+
+
 def _foreign(observations: Sequence[Observation], found: Sequence[Fit]) -> str:
     """Whether the captured outputs lie where no arithmetic on the captured inputs could put them."""
     plain = [
@@ -89,10 +94,10 @@ def _foreign(observations: Sequence[Observation], found: Sequence[Fit]) -> str:
     for i in plain:
         exact = exact_outputs(observations[i])
         out = observations[i].out.astype(np.float64)
-        captured = max(captured, float(np.abs(out - exact).max()))
+        captured = max(captured, _farthest(out, exact))
         step = max(step, float(np.abs(exact).max()) * 2.0 ** -format_of(observations[i].out.dtype).p)
         for fit in found:
-            predicted = max(predicted, float(np.abs(fit.outputs[i].astype(np.float64) - exact).max()))
+            predicted = max(predicted, _farthest(fit.outputs[i].astype(np.float64), exact))
     if not plain or captured <= FOREIGN * max(predicted, step):
         return ""
     return (

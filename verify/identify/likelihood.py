@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +29,6 @@ DISTURBED = 1e-3
 
 ERROR = 0.01
 """Chance of still confusing two candidates after `positions_needed`."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A candidate's score: ``exact`` share of elements, ``log_likelihood`` in nats, ``posterior`` under equal priors."""
-
-    exact: float
-    log_likelihood: float
-    posterior: float
 
 
 def bin_of(distances: Distances) -> NDArray[np.int64]:

@@ -17,6 +17,8 @@ from verify.runs.run import Run
 from verify.runs.sequence import Attention, Sequence
 
 PHASES = ("decode", "prefill")
+#: Flags of a coordinate that decide the partition.
+PLANNED = ("kv_capacity", "page_size", "window")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,8 @@ def of_kernels(capture: Capture) -> list[Observation]:
         if out is None:
             continue
         given = load(capture, record.input)
-        context = {k: v for k, v in record.context.items() if isinstance(v, int)}
-        case = replace(given, context={**given.context, **context})
+        context: dict[str, Any] = {**given.context, **record.context}
+        case = replace(given, context=context)
         lse = capture.array(f"records/{name}/lse") if "lse" in record.arrays else None
         rows = len(out)
         first = case.kv_len - rows
@@ -94,16 +96,9 @@ def of_run(run: Run, *, most: int | None = None) -> list[Observation]:
             remedy=f"say {' or '.join(PHASES)}, or leave it out",
         )
     flags = run.manifest.coordinate.flags
-    context = {
-        name: value
-        for name, flag in (("num_splits", run.manifest.coordinate.num_splits), *flags.items())
-        if name in ("num_splits", "kv_capacity", "page_size", "window", "batch")
-        and isinstance(value := flag, int)
-        and not isinstance(value, bool)
-    }
-    batch = run.manifest.coordinate.batch_size
-    if batch is not None:
-        context.setdefault("batch", batch)
+    said = {name: flags[name] for name in PLANNED if name in flags}
+    said |= {"num_splits": run.manifest.coordinate.num_splits, "batch": run.manifest.coordinate.batch_size}
+    context = {n: x for n, x in said.items() if isinstance(x, int) and not isinstance(x, bool)}
     found: list[Observation] = []
     for sequence in run.sequences:
         for layer in sequence.attention:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reports.contract_base import to_json
 from reports.runs.build import compare, named
-from reports.runs.contract import from_text, to_text
+from reports.runs.contract import from_text
 from reports.runs.markdown import render_markdown
 from reports.runs.text import lines
 from verify.runs.load import load_runs
@@ -33,7 +34,7 @@ def records(name: str) -> list[dict]:
 def report(*names: str, keep=None, **options):
     runs = named([(name, load_runs(file(name))) for name in names])
     found, _ = compare([r for r in runs if keep is None or r.name in keep], draws=50, **options)
-    assert from_text(to_text(found)) == found
+    assert from_text(to_json(found)) == found
     assert render_markdown(found)
     first, *_ = lines(found)
     assert first == found.verdict.headline
@@ -158,7 +159,9 @@ def test_devices_equal_to_the_printed_digits_and_one_that_is_off():
     def pair(a, b):
         return next(p for p in found.pairs if {p.first, p.second} == {a, b})
 
-    assert pair(names["bf16", "cuda:7"], names["bf16", "cuda:8"]).max_abs == pytest.approx(most)
+    assert pair(names["bf16", "cuda:7"], names["bf16", "cuda:8"]).max_abs == pytest.approx(
+        most
+    )  # of printed decimals
     off = found.verdict.not_numerics
     assert {x for two in off for x in two} == {
         f"{d} / ibm/PowerMoE-3b" for d in ("xpu:3", "cuda:7", "cuda:8")

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reports.contract_base import to_json
 from reports.runs import build as building
 from reports.runs.build import compare, named
-from reports.runs.contract import from_text, json_schema, to_text
+from reports.runs.contract import from_text, json_schema
 from reports.runs.markdown import render_markdown
 from reports.runs.text import lines
 from reports.runs.wording import listed
@@ -22,7 +23,7 @@ from verify.runs.sequence import Attention
 
 def report(*runs, **options):
     found = compare(runs, draws=2, **options)[0]
-    assert from_text(to_text(found)) == found
+    assert from_text(to_json(found)) == found
     first, *_ = lines(found)
     assert first == found.verdict.headline
     assert render_markdown(found).startswith(f"# {found.title}\n")
@@ -85,7 +86,7 @@ def test_values_that_are_not_finite_survive_json():
     assert (pair.first_difference.element, pair.first_difference.a) == (3, None)
     assert any("NaN and " in p for p in found.verdict.points)
     assert any(p.startswith("a: 1 values are NaN") for p in found.verdict.points)
-    json.loads(to_text(found), parse_constant=lambda x: pytest.fail(f"{x} is no JSON"))
+    json.loads(to_json(found), parse_constant=lambda x: pytest.fail(f"{x} is no JSON"))
 
 
 def test_other_weights_are_not_numerics():
@@ -248,7 +249,7 @@ def test_half_a_character_in_a_name_is_mended():
     ]
     found = report(*named([(r.name, [r]) for r in runs]))
     assert found.pairs[0].first_difference.conversation == "q?"
-    to_text(found).encode()
+    to_json(found).encode()
 
 
 def test_differences_without_a_distance():

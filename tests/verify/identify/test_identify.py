@@ -114,6 +114,24 @@ def test_platforms_with_one_partition_are_one_candidate_by_proof():
     assert not refused
 
 
+def test_other_tensor_cores_are_another_candidate_where_they_are_used():
+    """A100 and H200 sum tensor-core products otherwise; the teaching spec uses none."""
+    seen = of_run(run_of(captured(NAMES[0])))
+    for spec, apart in (("flash_attn2.splitkv_decode", 2), ("walkthrough.dense", 1)):
+        classes, refused = bound(candidates((f"{spec}@a100", f"{spec}@h200")), seen)
+        assert len(classes) == apart
+        assert not refused
+
+
+def test_a_row_that_overflowed_does_not_make_the_inputs_foreign():
+    out = captured(NAMES[0]).copy()
+    out[2, 1, 3] = np.inf
+    out[3, 0, 0] = np.nan
+    found = identify(of_run(run_of(out)), candidates(NAMES[:1]))
+    assert not found.foreign
+    assert found.ranking[0].exact_positions == ROWS - 2
+
+
 def test_f32_that_holds_bf16_numbers_is_compared_as_bf16_and_wider_numbers_are_refused():
     wide = captured(NAMES[0]).astype(np.float32)
     narrow = narrowed(wide, np.dtype(BF16))
