@@ -8,14 +8,14 @@ import pytest
 
 from reports.cli import app
 from search.probes import Probe, probes, searched
+from search.replay import replay_file
 from specs import load_platform, load_spec
 from tests.commands import invoke
 from tests.verify.runs.making import SMOLLM2
 from tests.verify.runs.test_real import at_hand
 from verify.case import Case
-from verify.identify.candidates import candidates
-from verify.identify.identify import identify
 from verify.identify.observations import of_run
+from verify.identify.ranking import Judged, rank
 from verify.runs.folder import write_run
 from verify.runs.manifest import Coordinate, Manifest, Recording
 from verify.runs.sequence import Attention, Full, Sequence
@@ -69,15 +69,35 @@ def test_a_run_folder_and_the_words(attention_run):
     assert "4 of 4 positions bit-exact" in err
 
 
-def test_what_is_ambiguous_gets_probes(attention_run, tmp_path):
+def test_what_is_ambiguous_gets_probes(attention_run):
+    """Two programs that no position tells apart: the command that would, at the recorded shape."""
     seen = of_run(attention_run)
-    found = identify(seen, candidates((f"{FA2}@h200", "walkthrough.dense@h200")))
-    assert found.ranking[0].exact_share == 1.0
-    named = probes(found, seen)
-    if found.ambiguous:
-        assert named[0].command.startswith("ulpscope search ")
+    exact = np.zeros(40, np.int64)
+    judged = [Judged((f"{name}@h200",), 40, 40, exact, None) for name in (FA2, "walkthrough.xqa")]
+    found = rank(judged, lambda i, j: np.zeros(40, np.bool_))
+    assert (found.kind, found.ambiguous) == ("ambiguous", (1,))
+    assert [p.command for p in probes(found, seen)] == [
+        f"ulpscope search {FA2}@h200 walkthrough.xqa@h200 --space qkv --kv-len 60 --q-heads 2 --kv-heads 1 --head-dim 8"
+    ]
+
+
+@pytest.mark.slow
+def test_probes_are_searched_and_filed(attention_run, tmp_path):
+    seen = of_run(attention_run)
+    sides = "walkthrough.trtllm_gen@h200", "walkthrough.triton@h200"
+    probe = searched(Probe(*sides, "ulpscope search a b"), seen, tmp_path / "w", 300)
+    assert "ULP stored" in probe.said
+    again = replay_file(next(f for f in probe.files if f.endswith(".json")))
+    assert again.differences == ()
+    assert again.integer == int(probe.said.partition("rounding, ")[2].partition(" ")[0])
+
+
+def test_a_pair_that_cannot_be_searched_is_no_error(attention_run, tmp_path):
+    """On demand, a search that finds and files: `test_probes_are_searched_and_filed`."""
     probe = Probe(f"{FA2}@h200", "walkthrough.dense@h200", "ulpscope search a b")
-    assert "cannot be searched" in searched(probe, seen, tmp_path / "w", 40).said
+    refused = searched(probe, of_run(attention_run), tmp_path, 40)
+    assert "cannot be searched" in refused.said
+    assert not refused.files
 
 
 def test_predicted_logits(tmp_path):
