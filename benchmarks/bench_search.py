@@ -166,14 +166,22 @@ def impossible_and_shrink() -> dict[str, Any]:
 
 
 def heads(full: bool, keep: Path | None) -> list[dict[str, Any]]:
-    """Methods on the same pairs, boxes, constraints and budgets; one seed after the other, each run kept at once."""
+    """Methods on the same pairs, boxes, constraints and budgets; one seed after the other, each run kept at once.
+
+    Runs that ``keep`` holds already are not repeated: a full comparison takes hours and can be interrupted.
+    """
     evaluations, wall, seeds = (100_000, 60.0, 5) if full else (20_000, 5.0, 1)
     compared = [(*row[:3], (1.0, 0.5, 0.1)) for row in (ROWS[0], ROWS[3], ROWS[2])]
     rows: list[dict[str, Any]] = []
+    if keep is not None and keep.exists():
+        rows = json.loads(keep.read_text(encoding="utf-8")).get("heads", [])
+    done = {(row["pair"], row["c"], row["method"], row["seed"]) for row in rows}
     for seed in range(seeds):
         for title, sides, tokens, bounds in [*compared, TINY]:
             for c in bounds:
                 for method in ("search", *METHODS):
+                    if (title, c, method, seed) in done:
+                        continue
                     row: dict[str, Any] = {"pair": title, "c": c, "method": method, "seed": seed}
                     space = Space(kv_len=tokens, context=SHAPE, cancellation=c)
                     begin = time.perf_counter()
