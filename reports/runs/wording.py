@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
+from reports.runs.steps import sentences
 
 WORDS = {
     "bits": "bit-identical",
@@ -61,6 +62,7 @@ def verdict(
     points += _refused(pairs)
     points += _forks(compared)
     points += _first(near)
+    points += sentences(near)
     points += _tensors(near)
     points += _captures(pairs)
     if others:
@@ -73,17 +75,22 @@ def verdict(
         headline=_sentence(head),
         diverges=any(not p.identical for p in compared) or bool(unequal),
         not_numerics=tuple((p.first, p.second) for p in off),
-        points=tuple(_brief(point) for point in points),
+        points=tuple(cut(point) for point in points),
     )
 
 
 def _sentence(text: str) -> str:
     """With a full stop, and a capital unless it begins with a name."""
+    return cut(capital(text)) + "."
+
+
+def capital(text: str) -> str:
+    """A statement of the verdict with a capital, unless it begins with a name."""
     begins = text.split(" ", 1)[0] in ("all", "the", "texts", "no", "best")
-    return _brief(text[:1].upper() + text[1:] if begins else text) + "."
+    return text[:1].upper() + text[1:] if begins else text
 
 
-def _brief(text: str) -> str:
+def cut(text: str) -> str:
     """Hashes as names are cut to twelve digits; the text is `plain`."""
     return plain(_HASH.sub(r"\1", text))
 
