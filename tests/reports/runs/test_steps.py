@@ -34,7 +34,7 @@ def noise(seed: int = 0) -> Any:
 @pytest.mark.parametrize("factor", [0.1, 4.0])
 def test_a_kernel_that_changes_at_a_length(edge, factor):
     """Another block size from 256 tokens on (known fault), and its kind."""
-    found = step(pair(noise() * np.where(DEPTH >= edge, factor, 1.0), nll=np.full(ROWS, 0.3)))
+    found = step(pair(noise() * np.where(edge <= DEPTH, factor, 1.0), nll=np.full(ROWS, 0.3)))
     assert found is not None
     assert (found.axis, found.at) == ("depth", edge)
     assert found.after / found.before == pytest.approx(factor, rel=0.2)
