@@ -27,6 +27,9 @@ Severity = Literal["error", "warning", "note"]
 GROSS = 0.9
 #: Correlation from which two rows count as parallel.
 PARALLEL = 0.999
+#: Nats: differences of log-probabilities below it, in the root mean square, can be rounding in bf16. Logits of `TYPICAL`
+#: size have the same.
+ROUNDING, TYPICAL = 0.1, 10.0
 LOGPROBS = ("raw_logprobs", "processed")
 LN2 = log(2.0)
 
@@ -320,7 +323,8 @@ def chosen_cause(a: Floats, b: Floats, logs: bool) -> Finding | None:
     """Gross differences where one value a row was recorded.
 
     A constant factor or another order of the values is named; else only a correlation below `GROSS` together with
-    differences above half the spread of the values counts.
+    differences above half the spread of the values counts, and not below what rounding makes anyhow: values of tokens
+    that are nearly certain scatter less than that.
 
     Args:
         a: ``[rows]`` values of the first run, finite.
@@ -341,7 +345,9 @@ def chosen_cause(a: Floats, b: Floats, logs: bool) -> Finding | None:
             text = f"not numerics: log-probabilities are {factor:.4g} times those of the first run: {scale_cause(factor)}"
             return Finding("scale", "error", text, count=int(a.size))
         return None
-    if pearson < GROSS and float(np.sqrt(np.mean((a - b) ** 2))) > 0.5 * spread:
+    apart = float(np.sqrt(np.mean((a - b) ** 2)))
+    least = ROUNDING if logs else ROUNDING * float(np.sqrt(np.mean(a * a))) / TYPICAL
+    if pearson < GROSS and apart > max(0.5 * spread, least):
         if np.allclose(np.sort(a), np.sort(b), rtol=0, atol=0.02 * spread):
             return Finding(
                 "permuted", "error", "not numerics: the same values in another order: rows are permuted"

@@ -79,6 +79,18 @@ def test_gross_values_of_the_tokens_alone():
     assert chosen_cause(a[:4], -a[:4], True) is None
 
 
+def test_tokens_that_are_nearly_certain_scatter_less_than_rounding():
+    """Greedy text has values near 0 that do not correlate: that is no sign of other weights."""
+    rng = np.random.default_rng(0)
+    a, b = -rng.exponential(1e-3, (2, 60))
+    assert np.corrcoef(a, b)[0, 1] < 0.5
+    assert chosen_cause(a, b, True) is None
+    assert chosen_cause(1000 * a, 1000 * b, True).code == "gross"
+    logit = 25 + rng.normal(0, 0.05, (2, 60))
+    assert chosen_cause(*logit, False) is None
+    assert chosen_cause(*(25 + rng.normal(0, 3, (2, 60))), False).code == "gross"
+
+
 def test_permutations():
     x = logits(10, 8).astype(float)
     assert find_permutation(x, x) is None
