@@ -193,13 +193,11 @@ def compare_runs(
 def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Finding]:
     """Fields of the coordinate that change nothing: all pairs of runs that differ in that field alone are identical.
 
-    A switch without effect is often one that was not obeyed. Runs with the same files tell nothing: that is its own
-    finding.
+    A switch without effect is often one that was not obeyed; runs with the same files are no exception, as equal values
+    make equal files.
     """
     seen: dict[str, list[tuple[Pair, str]]] = {}
     for i, j in identical:
-        if runs[i].sha256 == runs[j].sha256:
-            continue
         flat = [_flat(runs[k]) for k in (i, j)]
         differ = [k for k in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(k) != flat[1].get(k)]
         if len(differ) == 1:
