@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform as machine
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from reports import contract as c
 from reports.accesses import traffic_view
 from reports.dataflow import flow_of
 from reports.depth import depth
-from reports.folder import replace_file
+from reports.folder import replace_file, run_id
 from reports.splits import splits
 from reports.study import About, study
 from reports.target import Target
@@ -263,11 +262,6 @@ def _diff(a: Spec, b: Spec) -> c.SpecDiff:
             for line in diff(a, b).lines
         ),
     )
-
-
-def run_id() -> str:
-    """A name for a run that sorts by time: ``20260131-235959-1f2e``."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def versions() -> dict[str, str]:

@@ -10,18 +10,20 @@ from typing import Any
 from markupsafe import escape
 
 from reports.contract import CampaignGroup, Depth, GeometryView, Histogram, Splits, TrafficView
-from reports.palette import Palette
+from reports.palette import Marks, Palette
 
 Figure = dict[str, Any]
 
 _MARKS = {"centroid": "centroid", "medoid": "medoid", "ball": "centre of the smallest enclosing ball"}
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that plotly shows as it is."""
     return str(escape(text))
 
 
-def _axis(title: str, **more: Any) -> dict[str, Any]:
+def plain_axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis in the colours of the page."""
     return {
         "title": {"text": title},
         "gridcolor": "@grid",
@@ -31,7 +33,8 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _layout(height: int, **more: Any) -> dict[str, Any]:
+def plain_layout(height: int, **more: Any) -> dict[str, Any]:
+    """A layout in the colours of the page, ``height`` in pixels."""
     return {
         "height": height,
         "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
@@ -54,7 +57,7 @@ def histogram(data: Histogram, palette: Palette) -> Figure:
     traces = [
         {
             "type": "bar",
-            "name": _text(s.name),
+            "name": escaped(s.name),
             "x": list(data.buckets),
             "y": list(s.counts),
             "marker": {
@@ -68,17 +71,17 @@ def histogram(data: Histogram, palette: Palette) -> Figure:
                     "solidity": 0.3,
                 },
             },
-            "hovertemplate": f"{_text(s.name)}<br>%{{x}} ULP: %{{y}} outputs<extra></extra>",
+            "hovertemplate": f"{escaped(s.name)}<br>%{{x}} ULP: %{{y}} outputs<extra></extra>",
         }
         for s in data.series
     ]
-    layout = _layout(
+    layout = plain_layout(
         340,
         barmode="group",
         bargap=0.24,
         bargroupgap=0.04,
-        xaxis=_axis(f"distance in {_text(data.format)} ULP", type="category"),
-        yaxis=_axis("outputs"),
+        xaxis=plain_axis(f"distance in {escaped(data.format)} ULP", type="category"),
+        yaxis=plain_axis("outputs"),
     )
     return {"data": traces, "layout": layout}
 
@@ -96,7 +99,7 @@ def depth(data: Depth) -> Figure:
     """Share of changed outputs and the largest distance against the position, one line per pair of cells."""
     traces: list[dict[str, Any]] = []
     for i, series in enumerate(data.series):
-        name = _text(f"{series.left} / {series.right}")
+        name = escaped(f"{series.left} / {series.right}")
         for axis, values, shown in (
             ("", [p.changed * 100 for p in series.points], True),
             ("2", [p.ulp_max or None for p in series.points], False),
@@ -119,19 +122,19 @@ def depth(data: Depth) -> Figure:
                     },
                     "marker": {"size": 5, "color": f"@c{i % 8}"},
                     "customdata": [
-                        [_text(p.range), p.n, p.ulp_max, p.ulp_p99, p.flips] for p in series.points
+                        [escaped(p.range), p.n, p.ulp_max, p.ulp_p99, p.flips] for p in series.points
                     ],
                     "hovertemplate": f"{name}<br>%{{customdata[0]}}, token %{{x}}: %{{y:.3g}}"
                     "<br>1 position × %{customdata[1]} outputs: 99% within %{customdata[3]} ULP, "
                     "maximum %{customdata[2]}, %{customdata[4]} of other sign<extra></extra>",
                 }
             )
-    layout = _layout(
+    layout = plain_layout(
         520,
-        xaxis=_axis("KV length (tokens)", anchor="y2"),
-        yaxis=_axis("changed outputs, %", domain=[0.56, 1.0], rangemode="tozero"),
-        yaxis2=_axis(
-            f"largest distance, {_text(data.format)} ULP",
+        xaxis=plain_axis("KV length (tokens)", anchor="y2"),
+        yaxis=plain_axis("changed outputs, %", domain=[0.56, 1.0], rangemode="tozero"),
+        yaxis2=plain_axis(
+            f"largest distance, {escaped(data.format)} ULP",
             domain=[0.0, 0.44],
             type="log",
             dtick=1,
@@ -166,11 +169,11 @@ def splits(data: Splits) -> Figure:
         "hovertemplate": "%{x} splits: mean %{y:.4g} ULP<br>worst %{customdata[0]:.4g}, "
         "best on %{customdata[1]:.1f}% of the inputs<extra></extra>",
     }
-    layout = _layout(
+    layout = plain_layout(
         320,
         showlegend=False,
-        xaxis=_axis("splits", type="log", tickvals=x, ticktext=[str(v) for v in x]),
-        yaxis=_axis("mean |error|, f32 ULP", rangemode="tozero"),
+        xaxis=plain_axis("splits", type="log", tickvals=x, ticktext=[str(v) for v in x]),
+        yaxis=plain_axis("mean |error|, f32 ULP", rangemode="tozero"),
     )
     return {"data": [trace], "layout": layout}
 
@@ -192,15 +195,15 @@ def traffic(data: TrafficView) -> Figure:
         for name, colour, values in rows
     ]
     ticks = [r.tokens for r in data.rows]
-    layout = _layout(
+    layout = plain_layout(
         320,
-        xaxis=_axis("tokens", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]),
-        yaxis=_axis("logical accesses, MB", type="log", exponentformat="none", dtick=1),
+        xaxis=plain_axis("tokens", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]),
+        yaxis=plain_axis("logical accesses, MB", type="log", exponentformat="none", dtick=1),
     )
     return {"data": traces, "layout": layout}
 
 
-def region(data: GeometryView, palette: Palette) -> Figure:
+def region(data: GeometryView, palette: Marks) -> Figure:
     """The rotatable 3-D region: the hull, one triangle per platform, links between platforms, the centres."""
     xyz = data.coordinates
     traces: list[dict[str, Any]] = []
@@ -222,14 +225,14 @@ def region(data: GeometryView, palette: Palette) -> Figure:
         for axis in range(3):
             links[axis] += [xyz[a][axis], xyz[b][axis], None]
     if data.links:
-        traces.append(_line(links, "same backend", "@ink3", "dot", 2.5))
+        traces.append(line_3d(links, "same backend", "@ink3", "dot", 2.5))
     for n, t in enumerate(data.triangles):
         loop = (*t.corners, t.corners[0])
         path = [[xyz[c][axis] for c in loop] for axis in range(3)]
-        traces.append(_line(path, _text(t.platform), f"@p{n % 3}", "solid", 5, group=_text(t.platform)))
+        traces.append(line_3d(path, escaped(t.platform), f"@p{n % 3}", "solid", 5, group=escaped(t.platform)))
     for index, names in enumerate(data.points):
         x, y, z = xyz[index]
-        label = _text(point_label(names))
+        label = escaped(point_label(names))
         traces.append(
             {
                 "type": "scatter3d",
@@ -241,7 +244,7 @@ def region(data: GeometryView, palette: Palette) -> Figure:
                     "symbol": palette.symbol(names[0]),
                     "line": {"color": "@surface", "width": 1},
                 },
-                "hovertemplate": "<br>".join(_text(n) for n in names) + "<extra></extra>",
+                "hovertemplate": "<br>".join(escaped(n) for n in names) + "<extra></extra>",
                 "name": label,
             }
         )
@@ -272,7 +275,7 @@ def region(data: GeometryView, palette: Palette) -> Figure:
         "aspectmode": "data" if proportional(data) else "cube",
         "camera": {"eye": {"x": 1.25, "y": -1.35, "z": 0.85}},
     }
-    layout = _layout(430, scene=scene, showlegend=False, margin={"l": 0, "r": 0, "t": 0, "b": 0})
+    layout = plain_layout(430, scene=scene, showlegend=False, margin={"l": 0, "r": 0, "t": 0, "b": 0})
     return {"data": traces, "layout": layout}
 
 
@@ -282,7 +285,7 @@ def proportional(data: GeometryView) -> bool:
     return min(extents) > 0.12 * max(extents)
 
 
-def _line(
+def line_3d(
     path: list[list[float | None]] | list[list[float]],
     name: str,
     colour: str,
@@ -290,6 +293,7 @@ def _line(
     width: float,
     group: str = "",
 ) -> dict[str, Any]:
+    """A line in space; ``group``: what the page can pick it by."""
     return {
         "type": "scatter3d",
         "mode": "lines",
@@ -303,7 +307,7 @@ def _line(
 
 def campaign(group: CampaignGroup) -> Figure:
     """Best ULP by seed for each method, medians as bars, the bound as a line."""
-    names = [_text(m.method) for m in group.methods]
+    names = [escaped(m.method) for m in group.methods]
     x = [names[i] for i, m in enumerate(group.methods) for _ in m.points]
     y = [value for m in group.methods for _, value in m.points]
     seeds = [seed for m in group.methods for seed, _ in m.points]
@@ -328,7 +332,7 @@ def campaign(group: CampaignGroup) -> Figure:
     }
     traces = [bars, dots]
     if group.bound_ulp is not None:
-        kind = _text(group.rigor or "bound")
+        kind = escaped(group.rigor or "bound")
         traces.append(
             {
                 "type": "scatter",
@@ -340,5 +344,7 @@ def campaign(group: CampaignGroup) -> Figure:
                 "hovertemplate": "bound %{y:.4g} ULP<extra></extra>",
             }
         )
-    layout = _layout(300, xaxis=_axis("", type="category"), yaxis=_axis("real ULP", rangemode="tozero"))
+    layout = plain_layout(
+        300, xaxis=plain_axis("", type="category"), yaxis=plain_axis("real ULP", rangemode="tozero")
+    )
     return {"data": traces, "layout": layout}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from specs.errors import InputError
+
+
+def run_id() -> str:
+    """A name for a run that sorts by time: ``20260131-235959-1f2e``."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 @contextmanager

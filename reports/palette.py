@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from reports.contract import Cell, Study
 
 COLOURS = 8
 SYMBOLS = ("circle", "square", "diamond", "cross", "x")
+
+
+class Marks(Protocol):
+    """What a figure asks: the colour index and the marker of what is called ``name``."""
+
+    def colour(self, name: str, /) -> int:
+        """An index below `COLOURS`."""
+        ...
+
+    def symbol(self, name: str, /) -> str:
+        """One of `SYMBOLS`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

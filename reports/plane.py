@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from reports.contract import GeometryView
 from reports.figures import point_label
-from reports.palette import Palette
+from reports.palette import Marks
 
 WIDTH, PAD = 540.0, 62.0
 LOW, HIGH = 250.0, 460.0  # the height follows the data between these
@@ -22,8 +22,8 @@ LETTER = 6.1  # width of a letter of a label, in pixels
 Box = tuple[float, float, float, float]
 
 
-class _Frame:
-    """Metric to pixels, the same scale on both axes."""
+class Frame:
+    """Metric to pixels, the same scale on both axes. ``height``: of the figure, in pixels."""
 
     def __init__(self, view: GeometryView) -> None:
         xs = [p[0] for p in view.coordinates] + [c.at[0] for c in view.centres]
@@ -42,16 +42,16 @@ class _Frame:
         return x, self.height / 2 - (point[1] - self.middle[1]) * self.scale
 
 
-def draw(view: GeometryView, palette: Palette) -> Markup:
+def draw(view: GeometryView, palette: Marks) -> Markup:
     """The figure of ``view``."""
-    frame = _Frame(view)
+    frame = Frame(view)
     label = f"Backends in the plane by {view.metric}; the table beside it has the distances"
     parts = [
-        *_links(view, frame),
+        *links(view, frame),
         *_triangles(view, frame),
-        *_points(view, frame, palette),
-        *_centres(view, frame),
-        _ruler(frame),
+        *points(view, frame, palette),
+        *centres(view, frame),
+        ruler(frame),
     ]
     return Markup(
         f'<svg class="plane" viewBox="0 0 {WIDTH:.0f} {frame.height:.0f}" role="img" '
@@ -59,13 +59,14 @@ def draw(view: GeometryView, palette: Palette) -> Markup:
     )
 
 
-def _links(view: GeometryView, frame: _Frame) -> Iterator[str]:
+def links(view: GeometryView, frame: Frame) -> Iterator[str]:
+    """Dotted lines between the same backend on two platforms."""
     for a, b in view.links:
         (ax, ay), (bx, by) = frame.at(view.coordinates[a]), frame.at(view.coordinates[b])
         yield f'<path class="link" d="M{ax:.1f} {ay:.1f}L{bx:.1f} {by:.1f}"/>'
 
 
-def _triangles(view: GeometryView, frame: _Frame) -> Iterator[str]:
+def _triangles(view: GeometryView, frame: Frame) -> Iterator[str]:
     for n, triangle in enumerate(view.triangles):
         corners = [frame.at(view.coordinates[c]) for c in triangle.corners]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
@@ -75,7 +76,8 @@ def _triangles(view: GeometryView, frame: _Frame) -> Iterator[str]:
         )
 
 
-def _centres(view: GeometryView, frame: _Frame) -> Iterator[str]:
+def centres(view: GeometryView, frame: Frame) -> Iterator[str]:
+    """The named centres, each with its own mark."""
     shapes = {
         "centroid": "M-5 0H5M0 -5V5",
         "medoid": "M-4 -4L4 4M-4 4L4 -4",
@@ -103,7 +105,8 @@ def legend_marker(symbol: str) -> Markup:
     return Markup(f'<svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{_MARKERS[symbol]}"/></svg>')
 
 
-def _points(view: GeometryView, frame: _Frame, palette: Palette) -> Iterator[str]:
+def points(view: GeometryView, frame: Frame, palette: Marks) -> Iterator[str]:
+    """Markers with labels that keep out of each other's way."""
     places = [frame.at(p) for p in view.coordinates]
     taken: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
     for (x, y), names in zip(places, view.points, strict=True):
@@ -124,9 +127,7 @@ _OFFSETS = [(11, 4), (-11, 4), (0, -12), (0, 21), (11, -9), (-11, -9), (11, 18),
 _FAR = [(dx, dy) for dy in (-28, 36, -44, 52, -60, 68) for dx in (0, 11, -11)]
 
 
-def _label(
-    x: float, y: float, width: float, taken: list[Box], frame: _Frame
-) -> tuple[float, float, str, Box]:
+def _label(x: float, y: float, width: float, taken: list[Box], frame: Frame) -> tuple[float, float, str, Box]:
     """Where a label goes: the place around the point that overlaps least and stays inside, near ones first."""
     best: tuple[float, tuple[float, float, str, Box]] | None = None
     # Where all points lie on a line, a label beside one would lie on it, too.
@@ -149,7 +150,7 @@ def _overlap(a: Box, b: Box) -> float:
     return width * height if width > 0 and height > 0 else 0.0
 
 
-def _ruler(frame: _Frame) -> str:
+def ruler(frame: Frame) -> str:
     """A bar of a round length in the metric, about a quarter of the width."""
     length = WIDTH / 4 / frame.scale
     decade = 10 ** math.floor(math.log10(length)) if length > 0 else 1.0

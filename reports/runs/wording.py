@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
+from reports.runs.prediction import Prediction
 from reports.runs.steps import sentences
 
 WORDS = {
@@ -77,6 +78,13 @@ def verdict(
         not_numerics=tuple((p.first, p.second) for p in off),
         points=tuple(cut(point) for point in points),
     )
+
+
+def with_prediction(report: c.DivergenceReport, section: Prediction) -> c.DivergenceReport:
+    """The report with a prediction section, of which the verdict has a point."""
+    point = cut(f"Prediction: {section.headline}.")
+    told = report.verdict.model_copy(update={"points": (point, *report.verdict.points)})
+    return report.model_copy(update={"verdict": told, "prediction": section})
 
 
 def _sentence(text: str) -> str:

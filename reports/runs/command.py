@@ -1,0 +1,85 @@
+"""``ulpscope report RUN RUN ...`` and ``ulpscope report diff OLD NEW``: the bodies behind `reports.cli.report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reports.runs.cli import compare_runs
+from verify.console import Answer
+
+#: The word that makes `report` compare two reports; a run of that name is ``./diff``.
+DIFF = "diff"
+
+
+def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: bool, **options: Any) -> None:
+    """Report runs of a model as HTML, Markdown and JSON.
+
+    Args:
+        answer: where to say it.
+        names: run folders, folders of them, files of engines.
+        out: folder to write to; None makes one of a new name in ``runs``.
+        fail: whether any difference ends with exit code 1.
+        options: as `compare_runs` takes them.
+
+    Raises:
+        InputError: a run, the policy or an option is wrong; a capture of kernels; a file cannot be written.
+    """
+    from reports.folder import reserved, run_id
+    from specs.errors import InputError
+    from verify.capture.format import is_capture
+
+    for name in names:
+        if "\0" in name:
+            raise InputError("holds a NUL character", place="argument", remedy="name a file or folder")
+        if is_capture(name):
+            raise InputError(
+                "is a capture of kernels, which has no runs to report",
+                place=name,
+                remedy=f"set the emulator against it with: ulpscope compare {name}",
+            )
+    folder = out or Path("runs") / run_id()
+    with reserved(folder):
+        compare_runs(answer, names, out=folder, fail=fail, listed=True, **options)
+
+
+def report_diff(answer: Answer, names: list[str], *, out: Path | None, fail: bool) -> None:
+    """Say what changed between two reports of runs.
+
+    Args:
+        answer: where to say it.
+        names: the old and the new: a report.json, or a folder that holds one.
+        out: folder for diff.md and diff.json.
+        fail: whether anything that got worse ends with exit code 1.
+
+    Raises:
+        InputError: not two names; one is no report, or of a schema that is not known; a file cannot be written.
+    """
+    from reports.folder import replace_file, reserved
+    from reports.runs.difference import compare_reports
+    from reports.runs.difftext import lines, markdown
+    from reports.runs.reading import read_report
+    from specs.errors import InputError
+
+    if len(names) != 2:
+        raise InputError(
+            f"takes two reports, not {len(names)}",
+            place="report diff",
+            remedy="name the old report.json and the new one; a run that is called diff is ./diff",
+        )
+    found = compare_reports(read_report(names[0]), read_report(names[1]), old=names[0], new=names[1])
+    if out is not None:
+        with reserved(out):
+            try:
+                replace_file(out / "diff.md", markdown(found))
+                replace_file(out / "diff.json", found.model_dump_json())
+            except OSError as error:
+                raise InputError(
+                    f"cannot be written: {error.strerror or error}",
+                    place=str(out),
+                    remedy="choose another folder",
+                ) from None
+    answer.data(found.model_dump(mode="json"))
+    for line in lines(found):
+        answer.text(line)
+    answer.close(found.verdict, diverged=fail and bool(found.worse))
