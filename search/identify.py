@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 POSITIONS = 64
 #: Places of the ranking that are printed.
 SHOWN = 12
+#: Rows of the confusion matrix that are printed; chances of a wrong first place that are.
+LETTERS, CONFUSED = 8, 0.001
 
 
 def identify(
@@ -168,6 +170,7 @@ def _say_ranking(answer: Answer, found: Identification) -> None:
     if first is not None:
         answer.text(f"first difference: {first}")
     _say_apart(answer, found)
+    _say_matrix(answer, found)
     answer.text(f"positions that may be disturbed: {found.e:.3g} ({found.e_source})")
 
 
@@ -180,3 +183,29 @@ def _say_apart(answer: Answer, found: Identification) -> None:
             answer.text(
                 f"predictions differ from {name} in {pair.share:.1%} of positions; to tell them apart: {needed}"
             )
+
+
+def _say_matrix(answer: Answer, found: Identification) -> None:
+    """The confusion matrix: rows are the truth, columns the candidates in the order of the ranking."""
+    size = min(len(found.matrix.names), LETTERS)
+    if size < 2:
+        return
+    marks = [chr(ord("A") + i) for i in range(size)]
+    answer.text(
+        "confusion matrix: where the row were the truth, the share of positions at which each is exact"
+    )
+    answer.text(f"{'':4}" + "".join(f"{m:>8}" for m in marks) + "  truth")
+    for i, mark in enumerate(marks):
+        cells = "".join(f"{share:>8.1%}" for share in found.matrix.exact[i][:size])
+        answer.text(f"  {mark} {cells}  {found.matrix.names[i]}")
+    wrong = [
+        (found.matrix.ranked[i][j], marks[i], marks[j])
+        for i in range(size)
+        for j in range(size)
+        if i != j and found.matrix.ranked[i][j] >= CONFUSED
+    ]
+    n = found.ranking[0].positions
+    if not wrong:
+        answer.text(f"on {n:,} positions like these no other is ranked first")
+    for chance, truth, other in sorted(wrong, reverse=True)[:LETTERS]:
+        answer.text(f"on {n:,} positions like these {truth} is taken for {other} with chance {chance:.3f}")

@@ -11,7 +11,14 @@ from specs.errors import InputError
 from verify.identify.candidates import Candidate, bound
 from verify.identify.observations import Observation
 from verify.identify.predict import Fit, apart, fits
-from verify.identify.ranking import Identification, Judged, check_share, nothing_fits, rank
+from verify.identify.ranking import (
+    Identification,
+    Judged,
+    Refused,
+    check_share,
+    nothing_fits,
+    rank,
+)
 from verify.numerics.ulp import format_of
 
 #: A captured output this many times farther from exact attention than any prediction was not made from these inputs.
@@ -37,14 +44,40 @@ def identify(
         InputError: ``e`` is no share, there are no observations, or every candidate is refused.
     """
     check_share(e)
+    tried, refused = tried_on(observations, given, progress=progress)
+    return judged_fits(tried, refused, observations, e=e)
+
+
+def tried_on(
+    observations: Sequence[Observation],
+    given: Sequence[Candidate],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> tuple[list[Fit], list[Refused]]:
+    """Every class of candidates on every observation, and the candidates that could not be tried.
+
+    Raises:
+        InputError: there are no observations.
+    """
     if not observations:
         raise InputError("nothing to compare", place="capture", remedy="give one with attention outputs")
     classes, refused = bound(given, observations)
     tried, late = fits(classes, observations, progress)
+    return tried, [*refused, *late]
+
+
+def judged_fits(
+    tried: Sequence[Fit],
+    refused: Sequence[Refused],
+    observations: Sequence[Observation],
+    *,
+    e: float | None = None,
+) -> Identification:
+    """What `identify` finds, of what `tried_on` gave."""
     found = [f for f in tried if not f.refused]
     foreign = _foreign(observations, tried)
     if foreign and not found:
-        return nothing_fits(foreign, [*refused, *late])
+        return nothing_fits(foreign, refused)
     judged = [
         Judged(tuple(m.name for m in f.of.members), f.elements, f.exact, f.distances, f.first) for f in found
     ]
@@ -53,7 +86,7 @@ def identify(
         lambda i, j: apart(found[i], found[j]),
         e=e,
         foreign=foreign,
-        refused=[*refused, *late],
+        refused=refused,
     )
 
 

@@ -31,6 +31,10 @@ ERROR = 0.01
 """Chance of still confusing two candidates after `positions_needed`."""
 
 
+BINS = 66
+"""Bins of `bin_of`."""
+
+
 def bin_of(distances: Distances) -> NDArray[np.int64]:
     """Bins of distances: 0, 1, 2, 3-4, 5-8, ...: bin k > 0 ends at ``2 ** (k - 1)``; the last, 65, is `BEYOND`."""
     d = np.asarray(distances, dtype=np.int64)

@@ -217,10 +217,9 @@ def _first(
 ) -> First:
     row, column = (int(i) for i in np.argwhere(d != 0)[0])
     token = column if ids is None else int(ids[row, column])
-    texts = [
+    captured, predicted = (
         f"{decimal(x[row, column], format_of(x.dtype))} ({bit_text(x[row, column], format_of(x.dtype))})"
         for x in (want, got)
-    ]
-    return First(
-        c.sequences[0].conversation, "logits", {"position": int(positions[row]), "token": token}, *texts
     )
+    index = {"position": int(positions[row]), "token": token}
+    return First(c.sequences[0].conversation, "logits", index, captured, predicted)

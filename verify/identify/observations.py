@@ -33,6 +33,7 @@ class Observation:
         lse: ``[q_len, q_heads]``, or None.
         positions: ``[q_len]`` index of each row in the text.
         options: values of the spec's ``[options]`` that the capture says.
+        layer: of the model, None where the capture does not say it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Observation:
     lse: NDArray[Any] | None
     positions: NDArray[np.int64]
     options: dict[str, Any]
+    layer: int | None = None
 
     @property
     def rows(self) -> int:
@@ -148,7 +150,7 @@ def _of_layer(
                 remedy="record the rows in order up to the last key, or say phase = decode",
             )
         case = Case(title, {"q": q, "k": k, "v": v}, causal=True, context=context)
-        yield Observation(title, "prefill", case, out, layer.lse, positions, {})
+        yield Observation(title, "prefill", case, out, layer.lse, positions, {}, layer.layer)
         return
     chosen = range(len(q)) if most is None or most >= len(q) else np.linspace(0, len(q) - 1, most).astype(int)
     for i in chosen:
@@ -156,4 +158,4 @@ def _of_layer(
         name = f"{title} position {end - 1}"
         case = Case(name, {"q": q[i], "k": k[:end], "v": v[:end]}, context=context)
         lse = None if layer.lse is None else layer.lse[i : i + 1]
-        yield Observation(name, "decode", case, out[i : i + 1], lse, positions[i : i + 1], {})
+        yield Observation(name, "decode", case, out[i : i + 1], lse, positions[i : i + 1], {}, layer.layer)

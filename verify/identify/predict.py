@@ -12,12 +12,23 @@ from numpy.typing import NDArray
 from specs.errors import UlpscopeError
 from verify.explain import bit_text, decimal
 from verify.identify.candidates import Class
-from verify.identify.likelihood import BEYOND, Distances
+from verify.identify.likelihood import BEYOND, BINS, Distances, bin_of
 from verify.identify.observations import Observation
 from verify.identify.ranking import First, Refused
 from verify.numerics.ulp import format_of, ulp_distance
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One site of one layer: ``elements`` compared, ``exact`` with equal bits, and how many in each of `bin_of`'s bins."""
+
+    layer: int | None
+    site: str
+    elements: int
+    exact: int
+    bins: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +40,7 @@ class Fit:
         elements, exact: how many numbers were compared, and how many have equal bits (NaN payloads aside).
         distances: ``[positions]``, see `verify.identify.likelihood`.
         first: the first element that differs, None if all agree.
+        parts: the same by layer and site, in the order of the capture.
         refused: why the capture cannot be compared bit by bit, or nothing; the rest is then empty but for the outputs.
         outputs: predictions, ``[q_len, q_heads, head_dim]`` for each observation; lses likewise or None.
     """
@@ -41,6 +53,7 @@ class Fit:
     outputs: tuple[Array, ...]
     lses: tuple[Array | None, ...]
     refused: str = ""
+    parts: tuple[Part, ...] = ()
 
 
 def fits(
@@ -78,6 +91,7 @@ def _fit(of: Class, observations: Sequence[Observation]) -> Fit:
     elements = exact = 0
     first: First | None = None
     refused = ""
+    bins: dict[tuple[int | None, str], NDArray[np.int64]] = {}
     for run, seen in zip(of.runs, observations, strict=True):
         result = run.result()
         run.known.clear()
@@ -97,13 +111,20 @@ def _fit(of: Class, observations: Sequence[Observation]) -> Fit:
             elements += d.size
             exact += int((d == 0).sum())
             apart = farther(apart, largest(d))
+            counts = np.bincount(bin_of(d).reshape(-1), minlength=BINS)
+            bins[seen.layer, site] = bins.get((seen.layer, site), 0) + counts
             if first is None and d.any():
                 first = _first(seen, site, want, got, d)
         distances.append(apart)
     if refused:
         nothing = np.zeros(0, np.int64)
         return Fit(of, 0, 0, nothing, None, tuple(outputs), tuple(lses), refused)
-    return Fit(of, elements, exact, np.concatenate(distances), first, tuple(outputs), tuple(lses))
+    parts = tuple(
+        Part(layer, site, int(n.sum()), int(n[0]), tuple(n.tolist())) for (layer, site), n in bins.items()
+    )
+    return Fit(
+        of, elements, exact, np.concatenate(distances), first, tuple(outputs), tuple(lses), parts=parts
+    )
 
 
 def narrowed(array: Array, dtype: np.dtype[Any]) -> Array | None:
@@ -161,4 +182,5 @@ def _first(seen: Observation, site: str, want: Array, got: Array, d: NDArray[np.
         index,
         f"{decimal(want[at], fmt)} ({bit_text(want[at], fmt)})",
         f"{decimal(got[at], fmt)} ({bit_text(got[at], fmt)})",
+        seen.layer,
     )

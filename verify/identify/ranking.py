@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,17 +24,20 @@ from verify.identify.likelihood import (
 
 #: Log-likelihood in nats by which the first must lead to be named: e**5 is about 150 to 1.
 LEAD = 5.0
+#: Candidates in the confusion matrix; resamples of positions, and their seed.
+MATRIX, DRAWS, SEED = 24, 1000, 20240229
 
 
 @dataclass(frozen=True)
 class First:
-    """The first element that differs: where it stands, and both values with their bits."""
+    """The first element that differs: where it stands, and both values with their bits; ``layer`` where it has one."""
 
     observation: str
     site: str
     index: dict[str, int]
     captured: str
     predicted: str
+    layer: int | None = None
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis} {i}" for axis, i in self.index.items())
@@ -105,6 +108,22 @@ class Apart:
 
 
 @dataclass(frozen=True)
+class Confusion:
+    """What a ranking would say of positions like these if one of the candidates were the truth.
+
+    Attributes:
+        names: of the first classes of the ranking, at most `MATRIX`, in its order; rows and columns of the matrices.
+        exact: ``[truth][candidate]`` the share of positions at which the candidate's prediction has the truth's bits.
+        ranked: ``[truth][candidate]`` the chance that the candidate is ranked first, by resampling as many positions as the
+            capture has; candidates without a difference share the place.
+    """
+
+    names: tuple[str, ...]
+    exact: tuple[tuple[float, ...], ...]
+    ranked: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
 class Identification:
     """What `identify` finds.
 
@@ -114,7 +133,7 @@ class Identification:
         ranking: best first.
         none_log_likelihood, none_posterior: of "none of the candidates".
         e: share of positions taken to be disturbed, and where it comes from.
-        confusion: every pair of classes.
+        confusion: every pair of classes; ``matrix``: the confusion matrix of the leading ones.
         foreign: a sentence where the captured output is not a function of the captured inputs.
         refused: candidates that could not be tried.
         ambiguous: numbers of the classes that this capture does not tell apart from the first.
@@ -131,6 +150,7 @@ class Identification:
     foreign: str
     refused: tuple[Refused, ...]
     ambiguous: tuple[int, ...]
+    matrix: Confusion = Confusion((), (), ())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
@@ -194,21 +214,38 @@ def rank(
     none = log_likelihood_of_none(judged[order[0]].distances, h)
     chances = posteriors([*(found[i] for i in order), none])
     ranking = tuple(_ranked(judged[i], found[i], p) for i, p in zip(order, chances, strict=False))
-    confusion = _confusion(order, apart)
+    differ: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    confusion = _confusion(order, apart, differ)
     alike = tuple(
         p.right for p in confusion if p.left == 0 and found[order[0]] - found[order[p.right]] < LEAD
     )
     kind, verdict = _verdict(ranking, found[order[0]], none, alike, foreign, consistent)
     source = "the usual 1e-3" if e is None else "given, or from repeats"
     return Identification(
-        verdict, kind, ranking, none, chances[-1], share, source, confusion, foreign, tuple(refused), alike
+        verdict,
+        kind,
+        ranking,
+        none,
+        chances[-1],
+        share,
+        source,
+        confusion,
+        foreign,
+        tuple(refused),
+        alike,
+        confusion_matrix([r.names[0] for r in ranking[:MATRIX]], differ, ranking[0].positions),
     )
+
+
+def spans() -> list[tuple[int, int]]:
+    """The distances that each bin of `bin_of` holds, from and to; `BEYOND` twice for the last."""
+    return [(0, 0), (1, 1), *((2 ** (k - 2) + 1, 2 ** (k - 1)) for k in range(2, 65)), (BEYOND, BEYOND)]
 
 
 def _ranked(fit: Judged, likelihood: float, chance: float) -> Ranked:
     d = fit.distances
     bins, counts = np.unique(bin_of(d), return_counts=True)
-    spans = [(0, 0), (1, 1), *((2 ** (k - 2) + 1, 2 ** (k - 1)) for k in range(2, 65)), (BEYOND, BEYOND)]
+    edges = spans()
     return Ranked(
         names=fit.names,
         exact_share=fit.exact / fit.elements,
@@ -217,16 +254,48 @@ def _ranked(fit: Judged, likelihood: float, chance: float) -> Ranked:
         log_likelihood=likelihood,
         posterior=chance,
         largest=None if (d == BEYOND).any() else int(d.max()),
-        histogram=tuple((*spans[b], int(n)) for b, n in zip(bins, counts, strict=True)),
+        histogram=tuple((*edges[b], int(n)) for b, n in zip(bins, counts, strict=True)),
         first=fit.first,
     )
 
 
-def _confusion(order: Sequence[int], apart: Callable[[int, int], NDArray[np.bool_]]) -> tuple[Apart, ...]:
+def confusion_matrix(
+    names: Sequence[str], differ: Mapping[tuple[int, int], NDArray[np.bool_]], positions: int
+) -> Confusion:
+    """The confusion matrix of candidates.
+
+    Args:
+        names: of the candidates.
+        differ: by two numbers, smaller first: ``[positions]``, whether their predictions differ.
+        positions: how many are drawn with replacement, `DRAWS` times from `SEED`.
+    """
+    k = len(names)
+    drawn = np.random.default_rng(SEED).multinomial(positions, np.full(positions, 1 / positions), size=DRAWS)
+    exact, ranked = np.ones((k, k)), np.zeros((k, k))
+    for truth in range(k):
+        apart = np.zeros((positions, k), np.bool_)
+        for other in range(k):
+            if other != truth:
+                apart[:, other] = differ[min(truth, other), max(truth, other)]
+        exact[truth] = 1.0 - apart.mean(axis=0)
+        tied = drawn @ apart.astype(np.int64) == 0
+        ranked[truth] = (tied / tied.sum(axis=1, keepdims=True)).mean(axis=0)
+    rows = [tuple(tuple(float(x) for x in row) for row in matrix) for matrix in (exact, ranked)]
+    return Confusion(tuple(names), rows[0], rows[1])
+
+
+def _confusion(
+    order: Sequence[int],
+    apart: Callable[[int, int], NDArray[np.bool_]],
+    kept: dict[tuple[int, int], NDArray[np.bool_]],
+) -> tuple[Apart, ...]:
+    """Every pair of classes; those of the leading ones are kept."""
     pairs: list[Apart] = []
     for i in range(len(order)):
         for j in range(i + 1, len(order)):
             differs = apart(order[i], order[j])
+            if j < MATRIX:
+                kept[i, j] = differs
             share = float(differs.mean())
             pairs.append(Apart(i, j, share, positions_needed(share), float((1.0 - share) ** len(differs))))
     return tuple(pairs)
