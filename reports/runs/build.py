@@ -16,8 +16,9 @@ from reports.contract_base import Note
 from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.distance import MEASURES, PREFERRED, Measure, distance, largest, measure
+from reports.runs.predicting import Given, Progress, predict_section
 from reports.runs.regions import gross, regions
-from reports.runs.wording import verdict
+from reports.runs.wording import verdict, with_prediction
 from verify.metrics.bootstrap import DRAWS, FEWEST, SEED
 from verify.metrics.compare import RunsComparison, compare_runs
 from verify.metrics.jsonable import to_json
@@ -38,6 +39,9 @@ def compare(
     metric: str | None = None,
     draws: int = DRAWS,
     seed: int = SEED,
+    predicted: Sequence[Given] = (),
+    candidates: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[c.DivergenceReport, RunsComparison]:
     """Compare runs and report it.
 
@@ -47,14 +51,18 @@ def compare(
         reference: compare each run with this one only.
         metric: a name of `MEASURES`, for the geometry; None takes what all pairs have.
         draws: bootstrap resamples; ``seed`` of them.
+        predicted, candidates, progress: of the prediction section, see `reports.runs.predicting.predict_section`.
 
     Raises:
-        InputError: no run, an unknown reference or metric.
+        InputError: no run, an unknown reference or metric; or as `predict_section`.
     """
     began, started = perf_counter(), datetime.now(UTC)
     asked = None if metric is None else measure(metric)
     found = compare_runs(runs, reference=reference, draws=draws, seed=seed)
     report = build(found, asked)
+    if predicted or candidates is not None:
+        section = predict_section(runs, predicted, candidates, draws=draws, seed=seed, progress=progress)
+        report = with_prediction(report, section)
     provenance = c.Provenance(
         command=command,
         started=f"{started:%Y-%m-%dT%H:%M:%SZ}",

@@ -28,9 +28,27 @@ from verify.console import Answer, Progress, answering, command_line
 
 if TYPE_CHECKING:
     from reports.runs.contract import DivergenceReport
+    from reports.runs.predicting import Given
     from verify.runs.run import Run
 
 _RUNS = "With runs: "
+PredictedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--predicted",
+        metavar="RUN[=NAME]",
+        help=_RUNS + "a run of `ulpscope predict`, and the run that it stands for; repeat it.",
+    ),
+]
+CandidateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--candidate",
+        "-c",
+        metavar="SPEC[@PLATFORM]",
+        help=_RUNS + "compute their attention tensors by this spec; repeat it.",
+    ),
+]
 
 
 def compare(
@@ -70,7 +88,7 @@ def compare(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help=_RUNS + "folder for report.json and report.md."),
+        typer.Option("--out", "-o", help=_RUNS + "folder for report.html, report.md and report.json."),
     ] = None,
     policy: Annotated[
         Path | None,
@@ -93,6 +111,8 @@ def compare(
         str | None,
         typer.Option("--mapping", help=_RUNS + "read files by this mapping, shipped or a .toml file."),
     ] = None,
+    predicted: PredictedOption = None,
+    candidates: CandidateOption = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of the report of runs and stop.")
     ] = False,
@@ -111,6 +131,8 @@ def compare(
         "--reference": reference,
         "--metric": metric,
         "--mapping": mapping,
+        "--predicted": predicted,
+        "--candidate": candidates,
     }
     if schema:
         with answering(True) as answer:
@@ -213,8 +235,11 @@ def compare_runs(
     metric: str | None,
     mapping: str | None,
     fail: bool,
+    predicted: list[str] | None = None,
+    candidate: list[str] | None = None,
+    listed: bool = False,
 ) -> None:
-    """The command's body for runs.
+    """The command's body for runs; ``listed``: the answer is short, and names the files that were written.
 
     Raises:
         InputError: a run, the policy or an option is wrong; a file cannot be written.
@@ -222,7 +247,7 @@ def compare_runs(
     from reports.runs.build import compare as build
     from reports.runs.build import named
     from reports.runs.policy import judge, load_policy, rules_of
-    from reports.runs.text import lines
+    from reports.runs.text import lines, summary
     from specs.errors import InputError
 
     if junit is not None and policy is None:
@@ -231,17 +256,62 @@ def compare_runs(
     progress = Progress()
     runs = named([(name, _load(name, mapping)) for name in names])
     progress("compare", 0, 0)
-    report, _ = build(runs, command=command_line(), reference=reference, metric=metric)
+    report, _ = build(
+        runs,
+        command=command_line(),
+        reference=reference,
+        metric=metric,
+        predicted=predictions(predicted),
+        candidates=candidate,
+        progress=progress,
+    )
     progress.clear()
     if rules is not None:
         rules_of(report, rules)
         report = report.model_copy(update={"policy": judge(report, rules)})
-    _write(report, out, junit)
-    answer.data(report.model_dump(mode="json"))
-    for line in lines(report):
+    paths = [str(path) for path in _write(report, out, junit)]
+    data = report.model_dump(mode="json")
+    answer.data({"schema": 1, "files": paths, "report": data} if listed else data)
+    for line in (*summary(report), *paths) if listed else lines(report):
         answer.text(line)
     bad = report.policy is not None and not report.policy.ok
     answer.close(report.verdict.headline, diverged=bad or (fail and report.verdict.diverges))
+
+
+def predictions(words: list[str] | None) -> list[Given]:
+    """The predicted runs of ``--predicted`` words: FOLDER, or FOLDER=NAME of the run that it stands for.
+
+    Raises:
+        InputError: a folder holds no run, or several where one name is given.
+    """
+    from reports.runs.build import named
+    from reports.runs.predicting import Given
+    from specs.errors import InputError
+
+    found: list[tuple[str, str | None, tuple[Run, ...]]] = []
+    for word in words or []:
+        folder, mark, name = word.rpartition("=") if not Path(word).exists() else (word, "", "")
+        folder = folder if mark else word
+        runs = _load(folder, None)
+        if mark and len(runs) != 1:
+            raise InputError(
+                f"holds {len(runs)} runs, which one name cannot stand for",
+                place=f"--predicted {folder}",
+                remedy="name the folder of one run",
+            )
+        found.append((folder, name if mark else None, runs))
+    for runs in (runs for _, _, runs in found):
+        _no_problems(runs)
+    distinct = named([(folder, runs) for folder, _, runs in found])
+    names = [name for _, name, runs in found for _ in runs]
+    return [Given(run, name) for run, name in zip(distinct, names, strict=True)]
+
+
+def _no_problems(runs: tuple[Run, ...]) -> None:
+    from verify.runs.validate import value_problems
+
+    for run in runs:
+        value_problems(run).stop(run.place)
 
 
 def _load(name: str, mapping: str | None) -> tuple[Run, ...]:
@@ -253,16 +323,21 @@ def _load(name: str, mapping: str | None) -> tuple[Run, ...]:
     return load_runs(path) if folder else load_runs(path, mapping=mapping)
 
 
-def _write(report: DivergenceReport, out: Path | None, junit: Path | None) -> None:
+def _write(report: DivergenceReport, out: Path | None, junit: Path | None) -> list[Path]:
     from reports.contract_base import to_json
     from reports.folder import replace_file, reserved
     from reports.runs.junit import junit as as_junit
     from reports.runs.markdown import render_markdown
+    from reports.runs.page import render
     from specs.errors import InputError
 
     texts: dict[Path, str] = {}
     if out is not None:
-        texts = {out / "report.json": to_json(report), out / "report.md": render_markdown(report)}
+        texts = {
+            out / "report.json": to_json(report),
+            out / "report.html": render(report),
+            out / "report.md": render_markdown(report),
+        }
     if junit is not None and report.policy is not None:
         texts[junit] = as_junit(report, report.policy)
     for path, text in texts.items():
@@ -274,3 +349,4 @@ def _write(report: DivergenceReport, out: Path | None, junit: Path | None) -> No
                 raise InputError(
                     f"cannot be written: {cause}", place=str(path), remedy="choose another path"
                 ) from None
+    return list(texts)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from reports.contract_base import Count, Frozen, Note, Sha256, Share
 from reports.runs import measured as m
+from reports.runs.prediction import Prediction
 
 SCHEMA_ID = "ulpscope.divergence/1"
 Outcome = Literal["passed", "failed", "error"]
@@ -224,7 +225,10 @@ class PolicyResult(Frozen):
 
 
 class DivergenceReport(Frozen):
-    """The comparison of N runs. ``unrelated``: pairs that have no row in common; they are not in ``pairs``."""
+    """The comparison of N runs. ``unrelated``: pairs that have no row in common; they are not in ``pairs``.
+
+    ``prediction``: None where no predicted run and no candidate was given.
+    """
 
     schema_id: Literal["ulpscope.divergence/1"] = SCHEMA_ID
     title: str
@@ -240,6 +244,7 @@ class DivergenceReport(Frozen):
     geometry: tuple[Region, ...] = ()
     findings: tuple[m.Finding, ...] = ()
     policy: PolicyResult | None = None
+    prediction: Prediction | None = None
     notes: tuple[Note, ...] = ()
 
 

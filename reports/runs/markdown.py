@@ -11,6 +11,7 @@ from reports.formatting import FILTERS
 from reports.markdown import code, escape
 from reports.runs import contract as c
 from reports.runs import text
+from reports.runs.text_prediction import HOW, equal_share, largest_ulp, place_text, share_text
 from reports.runs.wording import far, foreign, not_numerics, plain, repeat_text, split
 
 #: Estimates that are shown with their uncertainty; the JSON has more.
@@ -86,6 +87,11 @@ def _environment() -> jinja2.Environment:
             "where": text.where,
             "repeat": repeat_text,
             "split": split,
+            "found_by": HOW.__getitem__,
+            "equal_share": equal_share,
+            "share": share_text,
+            "largest_ulp": largest_ulp,
+            "place": place_text,
         }
     )
     return environment

@@ -20,6 +20,13 @@ def lines(report: c.DivergenceReport) -> Iterator[str]:
     yield from map(plain, _lines(report))
 
 
+def summary(report: c.DivergenceReport) -> Iterator[str]:
+    """Only the verdict and what a policy says: where files have the rest."""
+    yield plain(report.verdict.headline)
+    yield from (plain(f"  {point}") for point in report.verdict.points)
+    yield from map(plain, _policy(report))
+
+
 def _lines(report: c.DivergenceReport) -> Iterator[str]:
     yield report.verdict.headline
     yield from (f"  {point}" for point in report.verdict.points)
@@ -28,6 +35,7 @@ def _lines(report: c.DivergenceReport) -> Iterator[str]:
     yield from _repeats(report)
     yield from _pairs(report)
     yield from _geometry(report)
+    yield from _prediction(report)
     yield from _policy(report)
     for note in report.notes:
         yield f"{note.kind}: {note.text}"
@@ -74,6 +82,22 @@ def estimate(one: m.Interval | None) -> str:
         if one.kind == "bootstrap"
         else f"{real(one.value)} ({low} to {high})"
     )
+
+
+def reach(one: m.Interval | None) -> str:
+    """Only what is known of a value's uncertainty, as in `estimate`; "" if nothing is."""
+    if one is None or one.low is None or one.high is None or one.low == one.high:
+        return ""
+    low, high = real(one.low), real(one.high)
+    return f"[{low}, {high}]" if one.kind == "bootstrap" else f"({low} to {high})"
+
+
+def share_reach(one: m.Interval | None) -> str:
+    """`reach` of a share, in percent."""
+    if one is None or one.low is None or one.high is None or one.low == one.high:
+        return ""
+    low, high = percent(float(one.low)), percent(float(one.high))
+    return f"[{low}, {high}]" if one.kind == "bootstrap" else f"({low} to {high})"
 
 
 def counts(health: m.RunHealth | None) -> str:
@@ -187,6 +211,12 @@ def _geometry(report: c.DivergenceReport) -> Iterator[str]:
     parts = len(report.geometry) - len(whole)
     if parts:
         yield f"  by batch size, depth or range: {parts} more in the JSON and in --out"
+
+
+def _prediction(report: c.DivergenceReport) -> Iterator[str]:
+    from reports.runs.text_prediction import prediction_lines  # it builds on this module
+
+    yield from prediction_lines(report.prediction)
 
 
 def _policy(report: c.DivergenceReport) -> Iterator[str]:

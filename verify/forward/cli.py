@@ -19,7 +19,10 @@ def predict(
         str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, a .gguf file, or: smollm2.")
     ],
     tokens: Annotated[
-        Path | None, typer.Option("--tokens", metavar="FILE", help="Token ids: JSON, npz, npy or numbers.")
+        Path | None,
+        typer.Option(
+            "--tokens", metavar="FILE", help="Token ids: JSON, npz, npy, numbers, or prompts (.jsonl)."
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option("--text", help="A text, through the model's tokenizer.")] = None,
     config: Annotated[
@@ -52,7 +55,10 @@ def predict(
         place = folder or _new_folder()
         _check_folder(place)
         loaded = load_model(model)
-        sequences = given or [("text", _encoded(str(text), loaded, Path(model)))]
+        sequences = [
+            (name, _encoded(said, loaded, Path(model)) if isinstance(said, str) else said)
+            for name, said in given
+        ]
         progress = Progress()
         try:
             run = write_predictions(
@@ -92,13 +98,14 @@ def arithmetic_of(config: str, attention: str | None) -> Arithmetic:
     return Arithmetic.model_validate({**said, "gemm": gemm, "attention": {**kept, "kernel": attention}})
 
 
-def _given(tokens: Path | None, text: str | None) -> list[tuple[str, list[int]]]:
+def _given(tokens: Path | None, text: str | None) -> list[tuple[str, list[int] | str]]:
     from specs.errors import InputError
 
     if (tokens is None) == (text is None):
         raise InputError("give either --tokens or --text", place="arguments", remedy="one of both")
-    if tokens is None:
-        return []
+    if text is not None:
+        return [("text", text)]
+    assert tokens is not None
     from verify.forward.tokens import read_tokens
 
     return read_tokens(tokens)

@@ -202,7 +202,7 @@ def write_predictions(
     kernel = arithmetic.attention.kernel
     name, _, platform = kernel.rpartition("@")
     declared = {
-        "run_id": f"predicted-{arithmetic.name}-{arithmetic_sha256(arithmetic)[:12]}",
+        "run_id": f"{kernel} {arithmetic.name}"[:200],
         "coordinate": {
             "platform": None if kernel == PLAIN else platform,
             "engine": "ulpscope",

@@ -26,11 +26,12 @@ _PRE = {"gpt-2": "", "default": "", "smollm": _DIGITS}
 _SPLIT = r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+|{digits}| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+"
 
 
-def read_tokens(file: Path) -> list[tuple[str, list[int]]]:
-    """Sequences of token ids, named by their order.
+def read_tokens(file: Path) -> list[tuple[str, list[int] | str]]:
+    """Sequences of token ids, or texts that have yet to be encoded, by name.
 
     A file holds a JSON list of ids, a list of such lists, or an object with ``input_ids``; numbers between spaces; or it
-    is an .npz or .npy with ``input_ids`` (or its only array) of one or two dimensions.
+    is an .npz or .npy with ``input_ids`` (or its only array) of one or two dimensions: those are named by their order. A
+    .jsonl file is one of prompts, as `ulpscope capture script` takes it, with the names that it gives.
 
     Raises:
         InputError: missing, too large or of another form.
@@ -40,6 +41,13 @@ def read_tokens(file: Path) -> list[tuple[str, list[int]]]:
         raise InputError("no such file", place=place, remedy="check the path")
     if file.stat().st_size > _MOST:
         raise InputError("larger than 64 MiB", place=place, remedy="give token ids")
+    if file.suffix == ".jsonl":
+        from verify.runs.prompts import read_prompts
+
+        return [
+            (p.conversation, str(p.text) if p.token_ids is None else list(p.token_ids))
+            for p in read_prompts(file)
+        ]
     if file.suffix in (".npz", ".npy"):
         found: Any = _arrays(file)
     else:
