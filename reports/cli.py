@@ -65,8 +65,38 @@ def root(
         raise typer.Exit
 
 
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", help="With runs: a TOML file of rules; exit code 1 if one fails."),
+]
+JunitOption = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", help="With runs: what --policy says, as JUnit XML."),
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option("--reference", metavar="NAME", help="With runs: compare each with this one only."),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option("--metric", metavar="NAME", help="With runs: distance of the geometry: rms, js, flips, ..."),
+]
+MappingOption = Annotated[
+    str | None,
+    typer.Option("--mapping", help="With runs: read files by this mapping, shipped or a .toml file."),
+]
+
+
 @app.command()
 def report(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN ... | diff OLD NEW]",
+            help="Runs of a model: folders or engines' files; or two reports of runs to compare.",
+            show_default=False,
+        ),
+    ] = None,
     file: InputOption = None,
     teaching: TeachingOption = False,
     random_seed: RandomOption = None,
@@ -78,20 +108,64 @@ def report(
     model: ModelOption = None,
     more: SetOption = None,
     campaign: CampaignOption = None,
+    policy: PolicyOption = None,
+    junit: JunitOption = None,
+    reference: ReferenceOption = None,
+    metric: MetricOption = None,
+    mapping: MappingOption = None,
+    predicted: reports.runs.cli.PredictedOption = None,
+    candidates: reports.runs.cli.CandidateOption = None,
     fail: Annotated[
-        bool, typer.Option("--fail-on-divergence", help="Exit with 1 if any output bit differs.")
+        bool,
+        typer.Option(
+            "--fail-on-divergence", help="Exit with 1 if anything differs; with diff, if anything got worse."
+        ),
     ] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of a report and stop.")
     ] = False,
     output: FormatOption = OutputFormat.text,
 ) -> None:
-    """Run the main job: every backend on every platform, as HTML, Markdown and JSON.
+    """Run the main job: every backend on every platform, as HTML, Markdown and JSON. Or report runs of a model.
 
     Without an input it runs the bundled ones: the teaching input and a real attention layer. With --campaign it
-    reports the searches of a campaign, into its folder.
+    reports the searches of a campaign, into its folder. Of runs it says who is bit-identical, how far the others are,
+    where they part and whether it changes tokens; of two reports of runs, what changed.
     """
     as_json = output is OutputFormat.json
+    of_runs: dict[str, Any] = {
+        "policy": policy,
+        "junit": junit,
+        "reference": reference,
+        "metric": metric,
+        "mapping": mapping,
+        "predicted": predicted,
+        "candidate": candidates,
+    }
+    of_job: dict[str, Any] = {
+        "input": file,
+        "teaching": teaching or None,
+        "random": random_seed,
+        "spec": backends,
+        "platform": platforms,
+        "seed": seed or None,
+        "kv_len": kv_len,
+        "model": model,
+        "set": more,
+        "campaign": campaign,
+        "schema": schema or None,
+    }
+    if sides:
+        with answering(as_json) as answer:
+            from reports.runs.command import DIFF, report_diff, report_runs
+
+            if sides[0] == DIFF:
+                _refused("does not go with diff", "leave it out", **of_job, **of_runs)
+                report_diff(answer, sides[1:], out=folder, fail=fail)
+            else:
+                _refused("does not go with runs", "leave it out", **of_job)
+                report_runs(answer, sides, out=folder, fail=fail, **of_runs)
+        return
     with answering(as_json or schema) as answer:
         from reports import build
         from reports.campaign import campaign_folder
@@ -101,19 +175,11 @@ def report(
         if schema:
             answer.data(json_schema())
             return
+        _refused("only goes with runs", "name run folders or files of an engine", **of_runs)
         progress = Progress()
         if campaign is not None:
-            others = {"input": file, "random": random_seed, "spec": backends, "platform": platforms}
-            _refused(
-                "does not go with --campaign",
-                "leave one of both out",
-                **others,
-                teaching=teaching or None,
-                seed=seed or None,
-                kv_len=kv_len,
-                model=model,
-                set=more,
-            )
+            others = {name: value for name, value in of_job.items() if name != "campaign"}
+            _refused("does not go with --campaign", "leave one of both out", **others)
             _report_campaign(answer, campaign, folder or campaign_folder(campaign), progress, fail)
             return
         common: dict[str, Any] = {

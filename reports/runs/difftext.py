@@ -36,8 +36,7 @@ def lines(found: Difference) -> Iterator[str]:
         if changes:
             yield f"{title}{_told(changes)}"
             yield from (
-                cut(f"  {_tone(x):<7} {_who(x)}: {_brief(x.old)} -> {_brief(x.new)}")
-                for x in changes[:SHOWN]
+                cut(f"  {_tone(x):<7} {_who(x)}: {_brief(x.old)} -> {_brief(x.new)}") for x in changes[:SHOWN]
             )
             yield from more(len(changes), SHOWN)
 

@@ -18,6 +18,7 @@ from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.marks import Group, RunMarks, brief, view
+from reports.runs.wording import plain
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
@@ -369,10 +370,10 @@ def heatmap(matrix: c.Matrix) -> Figure:
     return {"data": [trace], "layout": layout}
 
 
-def ladder(values: Sequence[tuple[str, float]], title: str) -> Figure:
+def ladder(values: Sequence[tuple[str, float]]) -> Figure:
     """Distances to one reference, sorted; of many points every n-th with the largest of those that it stands for."""
     ordered = sorted(values, key=lambda x: x[1])
-    step = -(-len(ordered) // 300)
+    step = -(-len(ordered) // 200)
     shown = ordered[step - 1 :: step] if step > 1 else ordered
     if ordered and shown[-1] != ordered[-1]:
         shown = [*shown, ordered[-1]]
@@ -381,7 +382,7 @@ def ladder(values: Sequence[tuple[str, float]], title: str) -> Figure:
         "mode": "lines+markers",
         "x": [min(len(ordered), (i + 1) * step) for i in range(len(shown))],
         "y": [v if v > 0 else None for _, v in shown],
-        "text": [escaped(brief(name)) for name, _ in shown],
+        "text": [escaped(brief(name, 30)) for name, _ in shown],
         "line": {"color": "@c0", "width": 1.5},
         "marker": {"size": 5, "color": "@c0"},
         "hovertemplate": "%{text}<br>%{y:.4g}<extra></extra>",
@@ -390,7 +391,7 @@ def ladder(values: Sequence[tuple[str, float]], title: str) -> Figure:
         320,
         showlegend=False,
         xaxis=plain_axis("runs, closest first", rangemode="tozero"),
-        yaxis=_log(title, _shown([trace])),
+        yaxis=_log("distance", _shown([trace])),
         margin={"l": 62, "r": 14, "t": 14, "b": 56},
     )
     return {"data": [trace], "layout": layout}
@@ -410,7 +411,9 @@ def region(data: c.Region, groups: Sequence[Group], marks: RunMarks) -> Figure:
                     path[k] += [xyz[a][k], xyz[b][k], None]
         own = f"@p{gpus.index(group) % 6}" if group in gpus else f"@c{marks.colour(group.name)}"
         dash, width = ("solid", 5) if group in gpus else ("dash", 3)
-        lines.append(figures.line_3d(path, escaped(group.name), own, dash, width, group=escaped(group.name)))
+        lines.append(
+            figures.line_3d(path, escaped(brief(group.name)), own, dash, width, group=plain(group.name))
+        )
     points = next(i for i, t in enumerate(figure["data"]) if t["type"] == "scatter3d")
     figure["data"][points:points] = lines
     return figure

@@ -10,7 +10,7 @@ from reports.palette import COLOURS, SYMBOLS
 from reports.runs import contract as c
 from reports.runs.wording import cut
 
-_LABEL = 26
+_LABEL, _HINT = 26, 80
 #: What tells runs apart, the first that do give colours and markers: (title, keys of a coordinate).
 _ASPECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("backend", ("attention_backend", "requested_backend")),
@@ -129,7 +129,10 @@ def view(region: c.Region, title: str) -> GeometryView:
     labels = short_labels([names[0] for names in region.points])
     return GeometryView(
         metric=title,
-        points=tuple((label, *names[1:]) for label, names in zip(labels, region.points, strict=True)),
+        points=tuple(
+            (label, *(brief(n, _HINT) for n in names[1:]))
+            for label, names in zip(labels, region.points, strict=True)
+        ),
         coordinates=region.coordinates,
         eigenvalues=region.eigenvalues,
         euclidean=region.euclidean,

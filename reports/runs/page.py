@@ -124,7 +124,7 @@ def _matrices(report: c.DivergenceReport, drawn: dict[str, Figure]) -> Any:
         name = f"fig-matrix-{i}"
         single = views.reference_values(matrix)
         if single is not None:
-            drawn[name] = figures.ladder(single[1], matrix.title)
+            drawn[name] = figures.ladder(single[1])
             yield {"kind": "ladder", "figure": name, "matrix": matrix, "reference": single[0]}
         else:
             drawn[name] = figures.heatmap(matrix)

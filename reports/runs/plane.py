@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 
 from reports import plane
 from reports.runs import contract as c
-from reports.runs.marks import Group, RunMarks, view
+from reports.runs.marks import Group, RunMarks, brief, view
+from reports.runs.wording import plain
 
 Point = tuple[float, float]
 
@@ -43,10 +44,10 @@ def _outlines(
         corners = hull([frame.at(region.coordinates[i]) for i in group.corners])
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
         kind = f"p{gpus.index(group) % 6}" if group in gpus else f"backend c{marks.colour(group.name)}"
-        names = ", ".join(" = ".join(region.points[i]) for i in group.corners)
+        names = ", ".join(" = ".join(map(brief, region.points[i])) for i in group.corners)
         yield (
-            f'<path class="tri {kind}" data-platform="{escape(group.name)}" d="M{path}z">'
-            f"<title>{escape(group.name)}: {escape(names)}</title></path>"
+            f'<path class="tri {kind}" data-platform="{escape(plain(group.name))}" d="M{path}z">'
+            f"<title>{escape(brief(group.name))}: {escape(names)}</title></path>"
         )
 
 

@@ -6,20 +6,23 @@ Errors grow with depth; the first answer of one conversation differs from its re
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from reports.contract_base import to_json
 from reports.runs import contract as c
 from reports.runs.build import compare
+from reports.runs.contract import from_text
 from tests.reports.runs import making
 from tests.verify.metrics import made
 from verify.runs.run import Run
 
 GPUS = {"H200": 0.004, "B200": 0.012, "RTX PRO 6000": 0.03}
 BACKENDS = {"FLASH_ATTN": 0.012, "FLASHINFER": 0.03, "TRITON_ATTN": 0.024}
-CONVERSATIONS, ROWS, VOCAB = 12, 16, 64
-DEPTHS = np.sort(np.concatenate([np.arange(8)] + [2**k + np.arange(2) for k in (8, 11, 14, 17)]))
+CONVERSATIONS, ROWS, VOCAB = 12, 10, 64
+DEPTHS = np.array([0, 1, 2, 3, 256, 257, 2048, 2049, 131072, 131073])
 RANGES = ("system prompt", "tool call", "prose")
 
 
@@ -51,7 +54,7 @@ def one(name: str, gpu: str, backend: str, values: Any, tokens: Any) -> Run:
     """A run of logits ``[CONVERSATIONS, ROWS, VOCAB]``; one of them with repeats, of which the first differs."""
     sequences: list[Any] = []
     for n in range(CONVERSATIONS):
-        ranges = tuple(RANGES[(n + i // 8) % 3] for i in range(ROWS))
+        ranges = tuple(RANGES[(n + i // 4) % 3] for i in range(ROWS))
         common = {"tokens": tokens[n], "depths": DEPTHS, "ranges": ranges}
         sequences.append(made.sequence(f"prompt {n}", values=values[n], **common))
         if n == 0 and (gpu, backend) == ("B200", "FLASHINFER"):
@@ -61,6 +64,47 @@ def one(name: str, gpu: str, backend: str, values: Any, tokens: Any) -> Run:
     return making.at(run, gpu=gpu, attention_backend=backend, engine="vllm")
 
 
-def report(draws: int = 50) -> c.DivergenceReport:
+@cache
+def report() -> c.DivergenceReport:
     """The report of `runs`."""
-    return compare(runs(), draws=draws, command="ulpscope report runs")[0]
+    found = compare(runs(), draws=20, command="ulpscope report runs")[0]
+    return from_text(to_json(found))
+
+
+def many(n: int, tail: str = "") -> c.DivergenceReport:
+    """A report of ``n`` coordinates, each compared with the first only, every table full; names end with ``tail``."""
+    base = report()
+    names = tuple(f"run {i:04d}{tail}" for i in range(n))
+    pair = base.pairs[1]
+    pairs = tuple(
+        pair.model_copy(
+            update={
+                "first": names[0],
+                "second": name,
+                "max_abs": i / 100,
+                "depth": pair.depth if i > n - 9 else None,
+            }
+        )
+        for i, name in enumerate(names)
+        if i
+    )
+    values = tuple(
+        tuple(0.0 if i == j else (i + j) / 100 if 0 in (i, j) else None for j in range(n)) for i in range(n)
+    )
+    halves = [names[: n // 2], *zip(names[n // 2 :: 2], names[n // 2 + 1 :: 2], strict=False)]
+    return base.model_copy(
+        update={
+            "coordinates": tuple(
+                base.coordinates[0].model_copy(update={"name": x, "label": x}) for x in names
+            ),
+            "pairs": pairs,
+            "matrices": tuple(x.model_copy(update={"names": names, "values": values}) for x in base.matrices),
+            "health": tuple(
+                base.health[0].model_copy(update={"run": x, "counts": {"nan": 3}}) for x in names
+            ),
+            "repeats": tuple(base.repeats[0].model_copy(update={"run": x}) for x in names),
+            "identity": tuple(
+                c.IdentityClass(runs=k, exactness="bits", partial=False, rows=9) for k in halves
+            ),
+        }
+    )

@@ -59,7 +59,7 @@ def test_a_folder_of_runs_as_json_and_files(folder):
         .read_text()
         .startswith("# Divergence of 3 runs\n\n**a and c are bit-identical;")
     )
-    assert sorted(p.name for p in path.parent.iterdir()) == ["report.json", "report.md"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "report.json", "report.md"]
 
 
 def test_exit_codes(folder):
