@@ -14,6 +14,7 @@ from verify.identify.candidates import bound, candidates
 from verify.identify.identify import exact_outputs, identify
 from verify.identify.observations import Observation, of_kernels, of_run
 from verify.identify.predict import narrowed
+from verify.identify.ranking import confusion_matrix
 from verify.runs.manifest import Coordinate, Manifest, Recording
 from verify.runs.run import Run
 from verify.runs.sequence import Attention, Sequence
@@ -197,3 +198,26 @@ def test_bad_arguments_are_refused():
         identify([], candidates(NAMES), e=1.5)
     with pytest.raises(InputError, match="nothing to compare"):
         identify([], candidates(NAMES))
+
+
+def test_the_confusion_matrix_by_hand():
+    """Three candidates on four positions: B differs from A in one, C from both in all."""
+    ab, far = np.array([True, False, False, False]), np.ones(4, bool)
+    found = confusion_matrix(["A", "B", "C"], {(0, 1): ab, (0, 2): far, (1, 2): far}, 4)
+    assert found.names == ("A", "B", "C")
+    assert found.exact == ((1.0, 0.75, 0.0), (0.75, 1.0, 0.0), (0.0, 0.0, 1.0))
+    # Four draws miss the one position with chance (3/4)^4; the two then share the first place.
+    missed = 0.75**4 / 2
+    for row, want in zip(
+        found.ranked, ((1 - missed, missed, 0), (missed, 1 - missed, 0), (0, 0, 1)), strict=True
+    ):
+        assert row == pytest.approx(want, abs=0.03)
+        assert sum(row) == pytest.approx(1.0)
+
+
+def test_the_matrix_of_a_capture():
+    """Shares of positions with the same bits, counted on the outputs of the oracle."""
+    found = identify(of_run(run_of(captured(NAMES[0]))), candidates(NAMES))
+    same = (captured(NAMES[0]).view(np.uint16) == captured(NAMES[1]).view(np.uint16)).all(axis=(1, 2))
+    assert found.matrix.names == NAMES
+    assert found.matrix.exact == ((1.0, same.mean()), (same.mean(), 1.0))
