@@ -1,0 +1,126 @@
+"""``ulpscope prove``: thin commands; everything heavy is imported inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specs.cli import FormatOption, OutputFormat
+from verify.cli import (
+    Batch,
+    HeadDim,
+    KvHeads,
+    KvLen,
+    ModelOption,
+    OptionOption,
+    QHeads,
+    options_of,
+    shape_of,
+)
+from verify.console import Answer, answering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from search.prove.answer import Proof
+    from search.sides import Side
+
+app = typer.Typer(
+    help="Prove what can be proved: partitions, equal programs, algebra, bounds.", no_args_is_help=True
+)
+#: The heads of a question that names none.
+MODEL = "qwen"
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other value that formulas see, such as fork=vllm."),
+]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", min=0.1, help="The limit of one question; it is killed then.")
+]
+
+
+@app.command()
+def partition(
+    cells: Annotated[
+        list[str],
+        typer.Argument(metavar="SPEC | A@PLATFORM [B@PLATFORM]", help="One spec, or one or two sides."),
+    ],
+    kv_len: KvLen = None,
+    find: Annotated[
+        str | None,
+        typer.Option("--find", metavar="NAME", help="Which values of sm_count, batch, kv_len, ... answer."),
+    ] = None,
+    splits: Annotated[
+        int | None,
+        typer.Option("--splits", min=1, help="With --find: for which the rule gives so many pieces."),
+    ] = None,
+    up_to: Annotated[int, typer.Option("--up-to", min=1, help="The largest kv_len of a comparison.")] = 1
+    << 20,
+    settings: SetOption = None,
+    option: OptionOption = None,
+    model: ModelOption = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    seconds: SecondsOption = 60.0,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Each token has one owner; where two partitions differ first; which shapes give some count of groups."""
+    with answering(output is OutputFormat.json) as answer:
+        from dataclasses import replace
+
+        from specs.errors import InputError
+
+        heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
+        options = options_of(option)
+        if len(cells) == 1 and find is None:
+            from search.prove.processes import ask
+            from search.prove.work import partition_job
+
+            fixed = {**shape_of(model, settings, **heads, kv_len=kv_len), **options}
+            if splits is not None:
+                raise InputError("--splits without --find", place="arguments", remedy="add --find sm_count")
+            _say(answer, ask(partition_job(cells[0], fixed, seconds)))
+            return
+        sides = [replace(side, options=options) for side in _sides(cells)]
+        named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
+        context = shape_of(named, settings, **heads)
+        if len(sides) > 2 or (find is not None and len(sides) > 1):
+            raise InputError(
+                f"{len(sides)} sides", place="arguments", remedy="give one spec, or one or two SPEC@PLATFORM"
+            )
+        if find is None:
+            from search.prove.questions import first_difference
+
+            if len(sides) == 1:
+                raise InputError(
+                    "one side alone", place="arguments", remedy="add --find, or a second SPEC@PLATFORM"
+                )
+            a, b = sides
+            _say(answer, [first_difference(a, b, context, min(up_to, kv_len or up_to), seconds)])
+            return
+        from search.prove.questions import find_values
+
+        if kv_len is not None:
+            context["kv_len"] = kv_len
+        _say(answer, [find_values(sides[0], context, find, splits)])
+
+
+def _sides(cells: list[str]) -> list[Side]:
+    from search.sides import load_side
+
+    return [load_side(cell) for cell in cells]
+
+
+def _say(answer: Answer, proofs: Iterable[Proof], **more: Any) -> None:
+    """Print proofs; a refuted claim is an answer, not a failure."""
+    from search.prove.answer import to_json, weakest, words
+
+    found = list(proofs)
+    answer.data(to_json(found, **more))
+    for proof in found:
+        for line in proof.lines():
+            answer.text(line)
+    answer.close(words(weakest(p.status for p in found)))

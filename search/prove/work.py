@@ -1,0 +1,75 @@
+"""What a process of its own is asked, and the answers. A job holds texts and numbers, so that any process takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from search.prove.answer import Proof
+from specs.loader import Spec, load_spec, parse_spec
+from specs.platforms import Platform, load_platform
+from specs.writer import to_toml
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question.
+
+    Attributes:
+        kind: ``partition``, ``algebra``, ``bound`` or ``small``.
+        subject, claim: what is said of it if no answer comes.
+        seconds: it is killed then.
+        spec: a spec as text and what its text is called; of a pair the first.
+        values: whatever else the question takes.
+    """
+
+    kind: str
+    subject: str
+    claim: str
+    seconds: float
+    spec: tuple[str, str]
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def packed(spec: Spec) -> tuple[str, str]:
+    """A spec as text, with its origin."""
+    return to_toml(spec.file), spec.origin
+
+
+def library_platforms() -> dict[str, Platform]:
+    """The platforms that are found by name."""
+    from specs.discover import every
+
+    return {found.name: load_platform(found.name) for found in every("platform")}
+
+
+def partition_job(name: str, fixed: Mapping[str, Any], seconds: float) -> Job:
+    """The question whether a spec's partition is one, on all platforms of the library.
+
+    Args:
+        name: of a spec, or a path; with ``@PLATFORM`` on that platform alone.
+        fixed: values of names that are not to vary.
+        seconds: the limit.
+    """
+    from search.prove.partition import CLAIM
+
+    cell, at, platform = name.partition("@")
+    spec = load_spec(cell)
+    platforms = {platform: load_platform(platform)} if at else library_platforms()
+    values = {"platforms": platforms, "fixed": dict(fixed)}
+    return Job("partition", spec.name, CLAIM, seconds, packed(spec), values)
+
+
+def answer(job: Job) -> list[Proof]:
+    """Answer a job in this process.
+
+    Raises:
+        UlpscopeError: as the question's own function.
+    """
+    spec = parse_spec(*job.spec)
+    if job.kind == "partition":
+        from search.prove.partition import prove_partition
+
+        return [prove_partition(spec, job.values["platforms"], job.values["fixed"])]
+    raise AssertionError(job.kind)

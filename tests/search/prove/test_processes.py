@@ -1,0 +1,46 @@
+"""Questions run in processes that are killed at their limit."""
+
+import json
+import time
+
+import pytest
+from commands import invoke
+
+from search.prove.processes import ask_all
+from search.prove.work import partition_job
+from specs.errors import SpecError
+
+
+def test_a_question_that_takes_too_long_is_killed_and_the_next_one_answered():
+    from reports.cli import app
+
+    # FlashAttention-3 falls into 180 cases, which take many seconds.
+    slow, fast = partition_job("flash_attn3.decode", {}, 0.3), partition_job("walkthrough.dense", {}, 30.0)
+    began = time.perf_counter()
+    first, second = ask_all([slow, fast], 1)
+    assert time.perf_counter() - began < 25
+    assert first.proofs[0].status == "unknown"
+    assert "killed" in first.proofs[0].reason
+    assert second.proofs[0].status == "proved"
+    out, err = invoke(
+        app,
+        "prove",
+        "partition",
+        "walkthrough.xqa@h200",
+        "--find",
+        "batch",
+        "--kv-len",
+        "512",
+        "--format",
+        "json",
+    )
+    found = json.loads(out)
+    assert found["schema"] == 1
+    assert found["proofs"][0]["status"] == "exhaustive"
+    assert found["proofs"][0]["details"]["first"] == 17  # of 132 SMs each of 17 * 4 KV heads has one
+    assert "replay: ulpscope" in err
+
+
+def test_an_unknown_spec_is_said_at_once():
+    with pytest.raises(SpecError, match="unknown spec"):
+        partition_job("walkthrough.xka", {}, 1.0)
