@@ -231,7 +231,7 @@ def _grid(
     counts = ", ".join(str(sms) for sms, _ in machines)
     words = (
         f"every count of workers (1 split from 80% of the slots on) and of blocks for kv_len to 2^20 on {counts} SMs, "
-        "blocks that allow the same splits once; by a vectorised form that equals the rule itself once for each count of workers"
+        "blocks that allow the same splits once; by a vectorised form, held against the rule once for each count of workers"
     )
     return Checked(True, count, words)
 

@@ -4,11 +4,11 @@ import json
 import time
 
 import pytest
-from commands import invoke
 
 from search.prove.processes import ask_all
 from search.prove.work import partition_job
 from specs.errors import SpecError
+from tests.commands import invoke
 
 
 def test_a_question_that_takes_too_long_is_killed_and_the_next_one_answered():
