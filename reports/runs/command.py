@@ -27,12 +27,11 @@ def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: boo
     """
     from reports.folder import reserved, run_id
     from specs.errors import InputError
-    from verify.capture.format import is_capture
 
     for name in names:
         if "\0" in name:
             raise InputError("holds a NUL character", place="argument", remedy="name a file or folder")
-        if is_capture(name):
+        if _holds_kernels(name):
             raise InputError(
                 "is a capture of kernels, which has no runs to report",
                 place=name,
@@ -41,6 +40,19 @@ def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: boo
     folder = out or Path("runs") / run_id()
     with reserved(folder):
         compare_runs(answer, names, out=folder, fail=fail, listed=True, **options)
+
+
+def _holds_kernels(name: str) -> bool:
+    """Whether ``name`` is a capture of kernels: a packaged one, or a folder or file of one."""
+    from verify.capture.format import ARRAYS, MANIFEST, packaged
+    from verify.runs.folder import is_run
+
+    path = Path(name)
+    if not path.exists():
+        return name in packaged()
+    if path.is_dir():
+        return (path / MANIFEST).exists() and (path / ARRAYS).exists() and not is_run(path)
+    return path.name in (MANIFEST, ARRAYS) and not is_run(path)
 
 
 def report_diff(answer: Answer, names: list[str], *, out: Path | None, fail: bool) -> None:

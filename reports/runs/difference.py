@@ -313,7 +313,7 @@ def _geometry(a: c.DivergenceReport, b: c.DivergenceReport) -> Iterator[Change]:
             old, new = (_first(region, centre) for region, centre in ((g, x), (other, y)))
             if old != new and x.kind == y.kind:
                 place = "" if g.subset == "all" else f" ({where(g)})"
-                yield _changed("geometry", f"closest to the {x.kind}{place}", g.title, old, new)
+                yield _changed("geometry", f"closest to the {x.kind} by {g.title}{place}", "", old, new)
 
 
 def _first(region: c.Region, centre: c.Centre) -> str:

@@ -9,10 +9,10 @@ from reports.markdown import escape
 from reports.runs.difference import Change, Difference
 from reports.runs.marks import brief
 from reports.runs.text import more
-from reports.runs.wording import cut, plain
+from reports.runs.wording import cut, plain, plural
 
-#: Changes that are shown of each part; the JSON has all.
-SHOWN, ROWS = 12, 100
+#: Lines of each part and numbers on a line, in text; rows of a table. The JSON has all.
+SHOWN, FEW, ROWS = 12, 4, 100
 TITLES = {
     "identity": "who is the same",
     "pairs": "pairs",
@@ -35,10 +35,23 @@ def lines(found: Difference) -> Iterator[str]:
         changes = [x for x in found.changes if x.part == part]
         if changes:
             yield f"{title}{_told(changes)}"
-            yield from (
-                cut(f"  {_tone(x):<7} {_who(x)}: {_brief(x.old)} -> {_brief(x.new)}") for x in changes[:SHOWN]
-            )
-            yield from more(len(changes), SHOWN)
+            grouped = _together(changes)
+            yield from (cut(f"  {tone:<7} {text}".rstrip()) for tone, text in grouped[:SHOWN])
+            yield from more(len(grouped), SHOWN)
+
+
+def _together(changes: list[Change]) -> list[tuple[str, str]]:
+    """One line for all numbers of a pair that went the same way."""
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for x in changes:
+        groups.setdefault((_tone(x), x.who), []).append(x)
+    out: list[tuple[str, str]] = []
+    for (tone, who), listed in groups.items():
+        told = [f"{f'{x.what} ' if x.what else ''}{_brief(x.old)} -> {_brief(x.new)}" for x in listed]
+        rest = len(told) - FEW
+        text = ", ".join(told[:FEW]) + (f" and {plural(rest, 'more number')}" if rest > 0 else "")
+        out.append((tone, f"{who}: {text}"))
+    return out
 
 
 def _tone(x: Change) -> str:
