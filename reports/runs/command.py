@@ -10,6 +10,8 @@ from verify.console import Answer
 
 #: The word that makes `report` compare two reports; a run of that name is ``./diff``.
 DIFF = "diff"
+#: Endings of the files that are taken from a folder of engines' files, and how many at most.
+ENGINES, MOST = (".json", ".jsonl", ".npz", ".kld"), 1000
 
 
 def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: bool, **options: Any) -> None:
@@ -17,7 +19,7 @@ def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: boo
 
     Args:
         answer: where to say it.
-        names: run folders, folders of them, files of engines.
+        names: run folders, folders of them, files of engines, folders of those.
         out: folder to write to; None makes one of a new name in ``runs``.
         fail: whether any difference ends with exit code 1.
         options: as `compare_runs` takes them.
@@ -37,9 +39,21 @@ def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: boo
                 place=name,
                 remedy=f"set the emulator against it with: ulpscope compare {name}",
             )
+    sides = [file for name in names for file in _files(name)]
     folder = out or Path("runs") / run_id()
     with reserved(folder):
-        compare_runs(answer, names, out=folder, fail=fail, listed=True, **options)
+        compare_runs(answer, sides, out=folder, fail=fail, listed=True, **options)
+
+
+def _files(name: str) -> list[str]:
+    """What ``name`` stands for: of a folder without runs the files of engines in it, in the order of their names."""
+    from verify.runs.folder import is_run
+
+    path = Path(name)
+    if not path.is_dir() or is_run(path) or any(is_run(p) for p in path.iterdir()):
+        return [name]
+    found = sorted(p for p in path.iterdir() if p.suffix in ENGINES and p.is_file())
+    return [str(p) for p in found[:MOST]] or [name]
 
 
 def _holds_kernels(name: str) -> bool:

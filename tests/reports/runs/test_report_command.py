@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -78,6 +79,20 @@ def test_one_run_alone(folder):
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("a is one run without repeats: 3 rows")
     assert names(folder / "one") == FILES
+
+
+def test_a_folder_of_files_of_engines(folder):
+    """Scores in npz files, beside a licence; what is in it is told by the file's own names."""
+    (folder / "files").mkdir()
+    (folder / "files" / "LICENSE").write_text("MIT")
+    for name, step in (("one", 0), ("two", 2.0**-20)):
+        scores = np.linspace(0.25, 0.75, 50) + step
+        labels = {"__label": [name], "__device": ["cpu"], "__artifact_sha256": ["0" * 64]}
+        arrays = {"scores_cal__fp32": scores, "scores_te__fp32": scores, "argmax_te__fp32": np.arange(50)}
+        np.savez(folder / "files" / f"{name}.npz", **arrays, **labels)
+    done = run("files", "-o", "x")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("one and two differ by at most 9.54e-07")
 
 
 def test_exit_codes_and_policies(folder):
