@@ -192,7 +192,7 @@ def _say_matrix(answer: Answer, found: Identification) -> None:
         return
     marks = [chr(ord("A") + i) for i in range(size)]
     answer.text(
-        "confusion matrix: where the row were the truth, the share of positions at which each is exact"
+        "confusion matrix: were the row the truth, the share of positions at which each is exact"
     )
     answer.text(f"{'':4}" + "".join(f"{m:>8}" for m in marks) + "  truth")
     for i, mark in enumerate(marks):

@@ -282,21 +282,18 @@ def _coordinate(
     far = "" if best.rms is None else f"; {best.predicted} itself is off by {short(float(best.rms))} RMS"
     if not own:
         return said("unexplained", f"no other coordinate with a prediction to take a difference with{far}")
-    if len(good) >= HALF * len(own):
-        held = f"{len(good)} of {plural(len(own), 'difference')}"
-        return said(
-            "direction and size", f"of its differences with others {held} {_are(len(good))} predicted{far}"
+    held = len(good) >= HALF * len(own)
+    if len(own) == 1:
+        other = own[0].second if own[0].first == name else own[0].first
+        why = f"difference with {other}: {own[0].reason}"
+    elif held:
+        why = (
+            f"{len(good)} of {len(own)} differences with others {'is' if len(good) == 1 else 'are'} predicted"
         )
-    reasons = Counter(d.reason for d in own if d.outcome == "unexplained")
-    why = reasons.most_common(1)[0][0]
-    return said(
-        "unexplained",
-        f"{why}{far}" if len(own) == 1 else f"{len(own) - len(good)} of {len(own)} differences: {why}{far}",
-    )
-
-
-def _are(n: int) -> str:
-    return "is" if n == 1 else "are"
+    else:
+        reasons = Counter(d.reason for d in own if d.outcome == "unexplained")
+        why = f"{len(own) - len(good)} of {len(own)} differences with others are not: {reasons.most_common(1)[0][0]}"
+    return said("direction and size" if held else "unexplained", why + far)
 
 
 def _headline(coordinates: Sequence[c.CoordinatePrediction], attention: Sequence[c.AttentionRun]) -> str:

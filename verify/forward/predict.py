@@ -184,7 +184,7 @@ def write_predictions(
     layers: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Any:
-    """Predict each ``(name, ids)`` and write a run folder (see `verify.runs`).
+    """Predict each ``(name, ids)`` and write a run folder (see `verify.runs`); the run is called as the folder.
 
     Row i of a sequence stands at position i and is what follows token i; the last row's token is not known.
 
@@ -202,7 +202,7 @@ def write_predictions(
     kernel = arithmetic.attention.kernel
     name, _, platform = kernel.rpartition("@")
     declared = {
-        "run_id": f"{kernel} {arithmetic.name}"[:200],
+        "run_id": folder.resolve().name[:200] or "predicted",
         "coordinate": {
             "platform": None if kernel == PLAIN else platform,
             "engine": "ulpscope",
