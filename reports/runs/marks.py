@@ -78,8 +78,12 @@ def marks(points: Sequence[tuple[str, ...]], runs: Mapping[str, c.Coordinate]) -
     return RunMarks(title, other[0], colours, other[2], of)
 
 
-def short_labels(names: Sequence[str]) -> list[str]:
-    """Names without the words that all begin and end with, as long as they stay different and are not empty."""
+def short_labels(names: Sequence[str], most: int = _LABEL) -> list[str]:
+    """Names without the words that all begin and end with, as long as they stay different and are not empty.
+
+    Args:
+        names: the names; ``most``: characters of a label.
+    """
     words = [name.split(" ") for name in names]
     least = min((len(w) for w in words), default=0)
     head = 0
@@ -93,8 +97,8 @@ def short_labels(names: Sequence[str]) -> list[str]:
         " ".join(w[head : len(w) - tail]).strip(" /|,-:") or name
         for w, name in zip(words, names, strict=True)
     ]
-    out = [brief(text, _LABEL) for text in texts]
-    return out if len(set(out)) == len(out) else [brief(f"{i}: {t}", _LABEL) for i, t in enumerate(out, 1)]
+    out = [brief(text, most) for text in texts]
+    return out if len(set(out)) == len(out) else [brief(f"{i}: {t}", most) for i, t in enumerate(out, 1)]
 
 
 @dataclass(frozen=True)

@@ -309,6 +309,7 @@ def _environment() -> jinja2.Environment:
         "share_reach": text.share_reach,
         "margin_name": figures.margin_name,
         "ranked": views.ranked,
+        "corner": views.corner,
         "foreign": foreign,
         "not_numerics": not_numerics,
     }

@@ -11,7 +11,7 @@ from reports.formatting import percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.figures import Curve, Focus, finite, positive
-from reports.runs.marks import brief
+from reports.runs.marks import short_labels
 from reports.runs.text import real
 from reports.runs.wording import WORDS, far, foreign, not_numerics
 
@@ -142,11 +142,12 @@ def heat(report: c.DivergenceReport, matrix: c.Matrix) -> Heat:
             return HeatCell(real(x), "other model" if foreign(pair) else "not numerics", 0.0, "off")
         return HeatCell(real(x), "", shade(x), "")
 
-    n = range(len(matrix.names))
+    # Runs that have no such distance at all would only be dashes.
+    n = [i for i, row in enumerate(matrix.values) if sum(x is not None for x in row) > 1]
     return Heat(
         metric=matrix.metric,
         title=matrix.title,
-        names=matrix.names,
+        names=tuple(matrix.names[i] for i in n),
         rows=tuple(tuple(cell(i, j) for j in n) for i in n),
         open=len(n) <= OPEN,
     )
@@ -314,6 +315,20 @@ def steps(level: m.Level) -> list[Step]:
     return out[:60]
 
 
+def labels(region: c.Region) -> dict[str, str]:
+    """What tables beside the drawings of a region call its runs: without the words that all names share."""
+    names = [name for point in region.points for name in point]
+    return dict(zip(names, short_labels(names, 40), strict=True))
+
+
+def corner(region: c.Region, point: int, most: int = 3) -> str:
+    """A point by the labels of its runs; of many the first ones."""
+    called = labels(region)
+    names = region.points[point]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return " = ".join(called[n] for n in names[:most]) + more
+
+
 def ranked(region: c.Region, centre: c.Centre) -> list[tuple[int, str, float, bool, str]]:
     """A centre's ranking: place, who, distance, whether a tie, chance to be first."""
     out: list[tuple[int, str, float, bool, str]] = []
@@ -322,7 +337,7 @@ def ranked(region: c.Region, centre: c.Centre) -> list[tuple[int, str, float, bo
         chance = ""
         if centre.chances is not None:
             chance = " / ".join(percent(centre.chances[p][0]) for p in one.points if p < len(centre.chances))
-        names = "; ".join(" = ".join(brief(n) for n in region.points[p]) for p in one.points)
+        names = "; ".join(corner(region, p) for p in one.points)
         out.append((place, names, one.distance, len(one.points) > 1, chance))
         place += len(one.points)
     return out

@@ -19,6 +19,7 @@ from reports.runs.policy import judge, load_policy
 from reports.runs.reading import read_report
 from specs.errors import InputError
 from tests.reports.runs import making
+from tests.reports.runs.test_page import predicted
 from tests.verify.metrics import made
 
 
@@ -177,6 +178,13 @@ def test_policies(tmp_path):
     assert better.tone == "better"
     (none,) = changes(report(run("a"), run("b", (1, 1.0))), judged(1.0), "policy")
     assert (none.tone, none.old, none.new) == ("changed", "none", "p.toml")
+
+
+def test_predictions():
+    found = changes(predicted(0), predicted(2.0), "prediction")
+    assert ("worse", "a", "bit-exact") in {(x.tone, x.who, x.old) for x in found}
+    assert {x.tone for x in changes(predicted(2.0), predicted(0), "prediction")} == {"better"}
+    assert changes(predicted(0), report(run("a"), run("b", (1, 1.0))), "prediction") == []
 
 
 def test_settings_are_told_as_numbers_may_differ_for_them():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from reports.runs.contract import from_text
 from reports.runs.marks import Group, brief, groups, marks, short_labels
 from reports.runs.page import LIMIT, render
 from reports.runs.plane import hull
+from reports.runs.predicting import Given
 from tests.reports.runs import making, showcase
 from tests.reports.test_html import HOSTILE, outline
 from tests.verify.metrics import made
@@ -274,6 +276,24 @@ def test_what_is_not_numerics_is_marked_and_has_no_heat():
     found = views.heat(report, report.matrices[0])
     assert [x.kind for x in found.rows[2]] == ["off", "off", "self"]
     assert {frozenset((one.pair.first, one.pair.second)) for one in views.focus(report)} == {frozenset("ab")}
+
+
+def predicted(step: float) -> c.DivergenceReport:
+    """a and b, of which a is predicted up to ``step``."""
+    runs = [run("a"), run("b", (1, 1.0))]
+    given = replace(run("p", *([(2, step)] if step else [])), sha256="p")
+    return compare(runs, draws=2, predicted=[Given(given, "a")])[0]
+
+
+def run(name, *steps):
+    return made.run(name, made.sequence(values=making.moved(4, *steps)))
+
+
+def test_the_prediction_is_a_section():
+    page = render(predicted(0))
+    assert '<li><a href="#prediction">Prediction</a></li>' in page
+    section = body(page[page.index('<section class="part" id="prediction">') :])
+    assert section.index("Prediction") < section.index("bit-exact") < section.index("Provenance")
 
 
 def hostile() -> c.DivergenceReport:
