@@ -19,6 +19,7 @@ from verify.identify.likelihood import BEYOND, Distances, disturbed_share
 from verify.identify.predict import distance, largest, narrowed
 from verify.identify.ranking import First, Identification, Judged, Refused, check_share, rank
 from verify.metrics.align import align_runs, by_conversation
+from verify.metrics.predicted_view import seen_as
 from verify.numerics.ulp import format_of
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Rows
@@ -41,11 +42,11 @@ def identify_logits(captured: Run, predicted: Sequence[Run], *, e: float | None 
 
     The first repeat of each conversation is compared, at the positions that the capture and every prediction have, up to
     the first fork of either's text. Full rows are compared in the stored format, top-k rows at the captured ids; printed
-    values in units of the last printed digit.
+    values in units of the last printed digit; captured log-probabilities with those of predicted logits, rounded to f32.
 
     Args:
         captured: the capture.
-        predicted: at least one run, of the same value kind.
+        predicted: at least one run, of the same value kind, or of logits where the capture has log-probabilities.
         e: share of positions that something may disturb; None: from the capture's own repeats, if it has any.
 
     Raises:
@@ -54,10 +55,11 @@ def identify_logits(captured: Run, predicted: Sequence[Run], *, e: float | None 
     check_share(e)
     refused: list[Refused] = []
     kept: list[Run] = []
-    for run in predicted:
+    for given in predicted:
+        kinds = given.manifest.capture.value_kind, captured.manifest.capture.value_kind
+        run = seen_as(given, captured) if kinds == ("raw_logits", "raw_logprobs") else given
         if run.manifest.capture.value_kind != captured.manifest.capture.value_kind:
-            kinds = f"{run.manifest.capture.value_kind}, the capture {captured.manifest.capture.value_kind}"
-            refused.append(Refused(run.name, f"holds {kinds}"))
+            refused.append(Refused(run.name, f"holds {kinds[0]}, the capture {kinds[1]}"))
         else:
             kept.append(run)
     common = list(_common(captured, kept)) if kept else []

@@ -89,6 +89,23 @@ def test_top_k_is_compared_at_the_captured_ids_and_printed_values_by_their_digit
     assert found.ranking[0].largest == 2
 
 
+def test_captured_log_probabilities_are_compared_with_predicted_logits(logits):
+    """Printed to three decimals, against NumPy's; a prediction with another logit is told."""
+    wide = logits.astype(np.float64)
+    logs = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    ids = np.argsort(-wide, axis=1, kind="stable")[:, :4]
+    top = Top(ids, np.round(np.take_along_axis(logs, ids, axis=1), 3))
+    cap = run(
+        "cap", Sequence("c", 0, np.arange(N), np.arange(N) % V, top=top), kind="raw_logprobs", decimals=3
+    )
+    off = wide.astype(np.float32)
+    off[:, 0] += 4.0
+    found = identify_logits(cap, [run("a", rows(logits)), run("b", rows(off))])
+    assert [r.names for r in found.ranking] == [("a",), ("b",)]
+    assert found.ranking[0].exact_share == 1.0
+    assert found.ranking[1].exact_share < 1.0
+
+
 def test_f32_that_holds_bf16_is_compared_as_bf16(logits):
     found = identify_logits(run("cap", rows(logits.astype(np.float32))), [run("a", rows(logits))])
     assert found.ranking[0].exact_share == 1.0
