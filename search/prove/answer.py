@@ -67,8 +67,10 @@ def words(status: Status) -> str:
 def weakest(statuses: Iterable[Status]) -> Status:
     """The weakest of some statuses; ``proved`` where there are none. What a kernel refuses weakens nothing."""
     found = set(statuses)
-    weak = [s for s in _ORDER if s in found]
-    return weak[0] if weak else "proved"
+    for status in _ORDER:
+        if status in found:
+            return status
+    return "proved"
 
 
 def to_json(proofs: Iterable[Proof], **more: Any) -> dict[str, Any]:

@@ -108,6 +108,94 @@ def partition(
         _say(answer, [find_values(sides[0], context, find, splits)])
 
 
+@app.command()
+def equal(
+    cells: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SPEC | A@PLATFORM B@PLATFORM", help="One spec with --platforms, or two sides."
+        ),
+    ] = None,
+    platforms: Annotated[
+        str | None,
+        typer.Option("--platforms", metavar="A,B", help="Platforms that a spec, or --dot, is set on."),
+    ] = None,
+    dot: Annotated[
+        str | None,
+        typer.Option(
+            "--dot", metavar="FORMAT", help="The tensor cores of --platforms alone, on these factors."
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option("--inputs", metavar="FORMAT", help="The format of q, k and v, such as bf16.")
+    ] = None,
+    kv_len: KvLen = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens", min=1, max=6, help="A small instance, bit by bit, by a solver: proof or witness."
+        ),
+    ] = None,
+    solver: Annotated[str, typer.Option("--solver", help="z3, or bitwuzla (an extra).")] = "z3",
+    witness: Annotated[
+        bool,
+        typer.Option("--witness/--no-witness", help="Try inputs where the structure does not settle it."),
+    ] = True,
+    settings: SetOption = None,
+    option: OptionOption = None,
+    model: ModelOption = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    seconds: SecondsOption = 60.0,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Whether two sides give the same bits: proved by structure, or refuted by an input."""
+    with answering(output is OutputFormat.json) as answer:
+        from dataclasses import replace
+        from itertools import combinations
+
+        from specs.errors import InputError
+        from specs.platforms import load_platform
+
+        names = [n for n in (platforms or "").split(",") if n]
+        if dot is not None:
+            from search.prove.dots import prove_dots
+
+            _say(answer, prove_dots([load_platform(n) for n in names], dot))
+            return
+        given = [f"{c}@{n}" for c in cells or [] for n in names] if names else list(cells or [])
+        if len(given) < 2:
+            raise InputError(
+                "fewer than two sides",
+                place="arguments",
+                remedy="write SPEC --platforms h200,h100, or two SPEC@PLATFORM",
+            )
+        options = options_of(option)
+        sides = [replace(side, options=options) for side in _sides(given)]
+        heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
+        known = shape_of(model, settings, **heads)
+        usual = MODEL if model is None and q_heads is kv_heads is head_dim is None else None
+        context = {**shape_of(usual, None), **known}
+        proofs: list[Proof] = []
+        for a, b in combinations(sides, 2):
+            if tokens is not None:
+                from search.prove.processes import ask
+                from search.prove.work import small_job
+
+                proofs += ask(small_job(a, b, tokens, context, solver, seconds))
+                continue
+            from search.prove.equal import prove_equal
+
+            proofs.append(
+                prove_equal(
+                    a, b, context, known=known, kv_len=kv_len, fmt=inputs, witness=witness, seconds=seconds
+                )
+            )
+        _say(answer, proofs)
+
+
 def _sides(cells: list[str]) -> list[Side]:
     from search.sides import load_side
 

@@ -171,7 +171,9 @@ def _parts(
         "groups": [[list(g.span) for g in p.groups if g.tokens.size] for p in plans],
         "first_token": int(_first(a, b)),
     }
-    again = f"both plans at {kv_len:,}; {compared - 1:,} shorter plans of other arguments are equal, one by one"
+    again = (
+        f"both plans at {kv_len:,}; {compared - 1:,} shorter plans of other arguments are equal, one by one"
+    )
     if refused:
         again += f"; {refused:,} shorter lengths are refused by a side"
     assumed = (f"the rest of the shape: {_shown(sides.context)}",)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from search.prove.answer import Proof
 from specs.loader import Spec, load_spec, parse_spec
 from specs.platforms import Platform, load_platform
 from specs.writer import to_toml
+
+if TYPE_CHECKING:
+    from search.sides import Side
 
 
 @dataclass(frozen=True)
@@ -72,4 +75,32 @@ def answer(job: Job) -> list[Proof]:
         from search.prove.partition import prove_partition
 
         return [prove_partition(spec, job.values["platforms"], job.values["fixed"])]
+    if job.kind == "small":
+        from search.prove.small import prove_small
+
+        return [
+            prove_small(
+                _side(spec, job.values["a"]), _side(parse_spec(*job.values["other"]), job.values["b"]), job
+            )
+        ]
     raise AssertionError(job.kind)
+
+
+def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver: str, seconds: float) -> Job:
+    """The question whether two sides part on a few tokens, bit by bit."""
+    values: dict[str, Any] = {
+        "other": packed(b.spec),
+        "a": (a.platform, dict(a.options), dict(a.context)),
+        "b": (b.platform, dict(b.options), dict(b.context)),
+        "tokens": tokens,
+        "context": {n: v for n, v in context.items() if n != "kv_len"},
+        "solver": solver,
+    }
+    claim = f"equal outputs on {tokens} tokens"
+    return Job("small", f"{a.label} and {b.label}", claim, seconds, packed(a.spec), values)
+
+
+def _side(spec: Spec, rest: tuple[Platform, dict[str, Any], dict[str, Any]]) -> Side:
+    from search.sides import Side as Made
+
+    return Made(spec, *rest)
