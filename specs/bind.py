@@ -71,6 +71,21 @@ def integers(
     return {name: known.let(name) for name in applied.file.let}
 
 
+def applied(
+    spec: Spec,
+    context: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    formats: Mapping[str, Format] | None = None,
+) -> tuple[Spec, dict[str, Scalar]]:
+    """``spec`` with the variants that hold in ``context`` laid over it, and the values of its ``[let]``.
+
+    Raises:
+        as `bind`, whose arguments these are.
+    """
+    laid, known = _applied(spec, context, _options(spec, options or {}), formats or {})
+    return laid, {name: known.let(name) for name in laid.file.let}
+
+
 def _applied(
     spec: Spec, context: Mapping[str, Any], options: Mapping[str, Any], formats: Mapping[str, Format]
 ) -> tuple[Spec, _Integers]:

@@ -177,6 +177,11 @@ def _rule(lines: Lines, level: str | None) -> dict[str, str]:
     return {"tokens": lines.levels[level]} if level is not None and level in lines.levels else {}
 
 
+def paired_levels(a: Spec, b: Spec) -> list[tuple[str | None, str | None]]:
+    """The nesting levels of two specs, outermost first, paired as `diff` pairs them."""
+    return _match(_nesting(a.levels), _nesting(b.levels), a.sections, b.sections)
+
+
 def _match(a: list[str], b: list[str], sa: Tables, sb: Tables) -> list[tuple[str | None, str | None]]:
     """Levels paired in order so that most sites meet; pairing at all counts less."""
 
