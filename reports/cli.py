@@ -92,8 +92,8 @@ def report(
     sides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN ... | diff OLD NEW]",
-            help="Runs of a model: folders or engines' files; or two reports of runs to compare.",
+            metavar="[RUN ... | CAPTURE | diff OLD NEW]",
+            help="Runs of a model: folders or engines' files; a capture of kernels; two reports of runs.",
             show_default=False,
         ),
     ] = None,
@@ -130,7 +130,8 @@ def report(
 
     Without an input it runs the bundled ones: the teaching input and a real attention layer. With --campaign it
     reports the searches of a campaign, into its folder. Of runs it says who is bit-identical, how far the others are,
-    where they part and whether it changes tokens; of two reports of runs, what changed.
+    where they part and whether it changes tokens; of a capture of kernels, whether it has the bits that their specs
+    predict; of two reports of runs, what changed.
     """
     as_json = output is OutputFormat.json
     of_runs: dict[str, Any] = {
@@ -157,11 +158,16 @@ def report(
     }
     if sides:
         with answering(as_json) as answer:
-            from reports.runs.command import DIFF, report_diff, report_runs
+            from reports.runs.command import DIFF, holds_kernels, report_diff, report_kernels, report_runs
 
             if sides[0] == DIFF:
                 _refused("does not go with diff", "leave it out", **of_job, **of_runs)
                 report_diff(answer, sides[1:], out=folder, fail=fail)
+            elif len(sides) == 1 and holds_kernels(sides[0]):
+                one = {name: of_job.pop(name) for name in ("spec", "platform")}
+                _refused("does not go with a capture of kernels", "leave it out", **of_job, **of_runs)
+                own = {name: _single(name, values) for name, values in one.items()}
+                report_kernels(answer, sides[0], out=folder, fail=fail, **own)
             else:
                 _refused("does not go with runs", "leave it out", **of_job)
                 report_runs(answer, sides, out=folder, fail=fail, **of_runs)
@@ -222,6 +228,17 @@ def _answer(answer: Answer, made: Report, paths: list[Path], fail: bool) -> None
     for path in paths:
         answer.text(str(path))
     answer.close(made.verdict.headline, diverged=fail and made.verdict.diverges)
+
+
+def _single(name: str, values: list[str] | None) -> str | None:
+    """The one value of an option that may be repeated elsewhere."""
+    from specs.errors import InputError
+
+    if values and len(values) > 1:
+        raise InputError(
+            "is given more than once", place=f"--{name}", remedy="a capture is compared with one at a time"
+        )
+    return values[0] if values else None
 
 
 def _only_with_an_input(**options: object) -> None:

@@ -1,4 +1,4 @@
-"""``ulpscope report RUN RUN ...`` and ``ulpscope report diff OLD NEW``: the bodies behind `reports.cli.report`."""
+"""``ulpscope report`` on runs, on a capture of kernels and on two reports: the bodies behind `reports.cli.report`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def report_runs(answer: Answer, names: list[str], *, out: Path | None, fail: boo
     for name in names:
         if "\0" in name:
             raise InputError("holds a NUL character", place="argument", remedy="name a file or folder")
-        if _holds_kernels(name):
+        if holds_kernels(name):
             raise InputError(
-                "is a capture of kernels, which has no runs to report",
+                "is a capture of kernels, which has no runs",
                 place=name,
-                remedy=f"set the emulator against it with: ulpscope compare {name}",
+                remedy="report it alone, without runs",
             )
     sides = [file for name in names for file in _files(name)]
     folder = out or Path("runs") / run_id()
@@ -56,7 +56,7 @@ def _files(name: str) -> list[str]:
     return [str(p) for p in found[:MOST]] or [name]
 
 
-def _holds_kernels(name: str) -> bool:
+def holds_kernels(name: str) -> bool:
     """Whether ``name`` is a capture of kernels: a packaged one, or a folder or file of one."""
     from verify.capture.format import ARRAYS, MANIFEST, packaged
     from verify.runs.folder import is_run
@@ -67,6 +67,56 @@ def _holds_kernels(name: str) -> bool:
     if path.is_dir():
         return (path / MANIFEST).exists() and (path / ARRAYS).exists() and not is_run(path)
     return path.name in (MANIFEST, ARRAYS) and not is_run(path)
+
+
+def report_kernels(
+    answer: Answer, name: str, *, out: Path | None, fail: bool, spec: str | None, platform: str | None
+) -> None:
+    """Report a capture of kernels against the specs that describe them, as HTML, Markdown and JSON.
+
+    Args:
+        answer: where to say it.
+        name: the capture; ``out``: folder to write to, None makes one of a new name in ``runs``.
+        fail: whether any difference ends with exit code 1.
+        spec: another spec than the one that describes the kernel; ``platform``: another than the capture's machine.
+
+    Raises:
+        InputError: the capture is damaged, or of a version or machine that nothing describes; a file cannot be written.
+        SpecError: a spec or platform that cannot be loaded.
+    """
+    from reports.contract_base import to_json
+    from reports.folder import replace_file, reserved, run_id
+    from reports.kernels.build import kernels_report
+    from reports.kernels.page import render, render_markdown
+    from specs.errors import InputError
+    from verify.console import Progress, command_line
+
+    folder = out or Path("runs") / run_id()
+    progress = Progress()
+    with reserved(folder):
+        try:
+            made = kernels_report(
+                name, spec=spec, platform=platform, command=command_line(), progress=progress
+            )
+        finally:
+            progress.clear()
+        texts = {
+            "report.json": to_json(made),
+            "report.html": render(made),
+            "report.md": render_markdown(made),
+        }
+        try:
+            paths = [str(replace_file(folder / file, text)) for file, text in texts.items()]
+        except OSError as error:
+            raise InputError(
+                f"cannot be written: {error.strerror or error}",
+                place=str(folder),
+                remedy="choose another folder",
+            ) from None
+    answer.data({"schema": 1, "files": paths, "report": made.model_dump(mode="json")})
+    for line in (made.headline, *(f"  {point}" for point in made.points), *paths):
+        answer.text(line)
+    answer.close(made.headline, diverged=fail and not made.exact)
 
 
 def report_diff(answer: Answer, names: list[str], *, out: Path | None, fail: bool) -> None:

@@ -252,13 +252,13 @@ def _named(name: object, most: int = 44) -> Markup:
     return Markup('<span title="{}">{}</span>').format(whole[:_TEXT], short)
 
 
-def _clip(value: object, most: int = _TEXT) -> str:
+def clip(value: object, most: int = _TEXT) -> str:
     """Any text, cut."""
     said = plain(str(value))
     return said if len(said) <= most else said[: most - 1] + "…"
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """Text of a report without characters that turn the direction of writing; markup is left as it is."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
@@ -281,7 +281,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_clean,
+        finalize=clean,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -296,7 +296,7 @@ def _environment() -> jinja2.Environment:
         "split": split,
         "name": _named,
         "brief": brief,
-        "clip": _clip,
+        "clip": clip,
         "headline": _headline,
         "steps": views.steps,
         "values_of": views.values_of,

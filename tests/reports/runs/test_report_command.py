@@ -130,7 +130,7 @@ def test_other_options_have_the_meaning_of_compare(folder):
         (("--policy", "x.toml"), "--policy: only goes with runs"),
         (("--campaign", "x", "--reference", "a"), "--reference: only goes with runs"),
         (("--campaign", "x", "--seed", "3"), "--seed: does not go with --campaign"),
-        (("torch_cpu_2.13.0",), "ulpscope compare torch_cpu_2.13.0"),
+        (("all/a", "torch_cpu_2.13.0"), "torch_cpu_2.13.0: is a capture of kernels, which has no runs"),
         (("diff",), "takes two reports, not 0"),
         (("diff", "a", "b", "c"), "takes two reports, not 3"),
         (("diff", "all", "all"), "holds no report.json"),
