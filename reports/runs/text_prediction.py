@@ -8,6 +8,7 @@ from reports.formatting import count, percent
 from reports.runs import measured as m
 from reports.runs import prediction as c
 from reports.runs.text import ROWS, brief, estimate, more, real, table
+from reports.runs.wording import plural
 
 #: How a prediction was found, in words.
 HOW = {"named": "as named", "coordinate": "same kernel", "best": "nearest", "none": "-"}
@@ -87,7 +88,7 @@ def _differences(section: c.Prediction) -> Iterator[str]:
 
 
 def _attention(run: c.AttentionRun) -> Iterator[str]:
-    yield f"  attention of {brief(run.run)}, {len(run.layers)} layers: {run.verdict}"
+    yield f"  attention of {brief(run.run)}, {plural(len(run.layers), 'layer')}: {run.verdict}"
     rows = [("candidate", "exact", "positions", "largest ULP", "first difference")]
     rows += [
         (
@@ -102,7 +103,7 @@ def _attention(run: c.AttentionRun) -> Iterator[str]:
     yield from table(rows)
     yield from more(len(run.fits))
     if run.refused:
-        yield f"  {len(run.refused)} candidates could not be tried, such as {run.refused[0][0]}: {run.refused[0][1]}"
+        yield f"  {plural(len(run.refused), 'candidate')} could not be tried; {run.refused[0][0]}: {run.refused[0][1]}"
 
 
 def largest_ulp(fit: c.AttentionFit) -> str:

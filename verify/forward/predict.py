@@ -218,6 +218,7 @@ def write_predictions(
                 "gemm_platform": arithmetic.gemm.platform,
                 "norm": arithmetic.norm.kernel,
                 "calls": None if kernel == PLAIN else arithmetic.attention.calls,
+                "phase": None if kernel == PLAIN else _phase(arithmetic),
                 "prompt": arithmetic.attention.prompt,
                 "prompt_kernel": arithmetic.attention.prompt_kernel,
             },
@@ -249,6 +250,13 @@ def _sequence(conversation: str, p: Prediction) -> Any:
         full=Full(count, p.vocab, p.dtype, p.logits),
         attention=attention,
     )
+
+
+def _phase(arithmetic: Arithmetic) -> str | None:
+    """How the attention tensors of a layer are to be read: as one prefill, as decode steps, or, with a prompt, as both."""
+    if arithmetic.attention.calls == "whole":
+        return "prefill"
+    return None if arithmetic.attention.prompt else "decode"
 
 
 def _dtype_name(arithmetic: Arithmetic) -> str:

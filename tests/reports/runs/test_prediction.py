@@ -18,6 +18,7 @@ from reports.runs import text
 from reports.runs.build import compare
 from reports.runs.contract import from_text
 from reports.runs.markdown import render_markdown
+from reports.runs.page import render
 from reports.runs.predicting import Given, predict_section
 from reports.runs.prediction import Prediction
 from reports.runs.text import lines
@@ -100,6 +101,9 @@ def test_each_coordinate_has_one_outcome(values: dict[str, np.ndarray]) -> None:
     assert "| C | bit-exact | c (as named) | all 2,400 |" in markdown
     assert from_text(report.model_dump_json()) == report
     assert "bit-exact" in page(report)
+    whole = render(report)
+    assert '<section class="part" id="prediction">' in whole
+    assert "Of 4 coordinates: 1 predicted bit-exactly" in whole
 
 
 def page(report: Any) -> str:
@@ -197,7 +201,7 @@ def test_attention_tensors_against_candidates() -> None:
     with pytest.raises(InputError, match="no run holds q, k, v and out"):
         predict_section([bare], (), NAMES)
     shown = "\n".join(lines(report))
-    assert f"attention of r, 1 layers: bit-exact with {NAMES[0]}" in shown
+    assert f"attention of r, 1 layer: bit-exact with {NAMES[0]}" in shown
     assert f"layer 3, position {142 + row}, head {head}, dim {dim}" in shown
     assert "all 512" in page(report)
 
