@@ -26,8 +26,11 @@ def test_the_corpus_is_complete():
     assert [p.stem for p in members(CORPUS)] == sorted(FILED)
 
 
-@pytest.mark.parametrize("name", FILED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == "xqa_triton_64" else ()) for n in FILED]
+)
 def test_every_member_replays(name):
+    """Two specs of the library on demand: ``user_spec`` stands for pairs of two specs."""
     witness = member(name)
     result = replay(witness)
     assert result.replays, result.lines()

@@ -171,8 +171,12 @@ def test_formats_must_agree() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_running_sum_in_bf16_loses_drops() -> None:
-    """A spec of no library: every tile adds a little less than half a place, and none of it arrives."""
+    """A spec of no library: every tile adds a little less than half a place, and none of it arrives.
+
+    By default docs/search.md runs such a spec, and its figure is compared.
+    """
     narrow = load_side(
         "walkthrough.trtllm_gen@b200", {"num": "bf16(prev(num) * a + partial * b)", "tile": "tiles(4)"}
     )

@@ -24,11 +24,11 @@ from verify.partition import plan_program
 from verify.traffic import Layer, tile_count
 
 LINES = [(name, *line) for name in TOKENS for line in lines(load_spec(name))]
-#: Every line of the walkthrough specs, and of the others the lines that are `sampled`.
+#: Specs of which every line is changed by default: one of each arithmetic (f64, f32), whole rows and groups.
+WHOLE = ("walkthrough.dense", "walkthrough.triton")
+#: Every line of those, and of the others the lines that are `sampled`.
 MARKED = [
-    pytest.param(
-        *x, id=":".join(x), marks=() if x[0].startswith("walkthrough.") or sampled(*x) else pytest.mark.slow
-    )
+    pytest.param(*x, id=":".join(x), marks=() if x[0] in WHOLE or sampled(*x) else pytest.mark.slow)
     for x in LINES
 ]
 
@@ -142,7 +142,7 @@ def listed(name: str, table: str, line: str, label: str) -> bool:
 
 @pytest.mark.parametrize(("name", "table", "line"), MARKED)
 def test_every_change_of_a_line_shows(name: str, table: str, line: str) -> None:
-    """All lines of the walkthrough specs by default; a quarter of the lines of vLLM's, the others on demand."""
+    """All lines of two specs by default; a quarter of the lines of the others, the same ones each time."""
     if (name, line) == ("walkthrough.tiled", "q_block"):
         pytest.skip("no number depends on it: see test_the_query_block_decides_the_tiles")
     spec = load_spec(name)

@@ -56,15 +56,17 @@ lse    = "most + log(total)"
         'g = "deal(3, unit=1)"',  # single tokens: no two neighbours in a group
         pytest.param('g = "deal(3, unit=5)"', marks=pytest.mark.slow),
         pytest.param('g = "pieces(4, unit=7)"', marks=pytest.mark.slow),
-        'g = "pieces(4, unit=7, of=70)"',
+        pytest.param('g = "pieces(4, unit=7, of=70)"', marks=pytest.mark.slow),
         pytest.param('g = "tiles(11, desc)"', marks=pytest.mark.slow),
-        'g = "pieces(2, unit=20)"\nt = "tiles(8, desc)"',
+        pytest.param('g = "pieces(2, unit=20)"\nt = "tiles(8, desc)"', marks=pytest.mark.slow),
         'g = "deal(2, unit=8)"\nt = "deal(2, unit=3)"\nu = "tiles(2)"',
         pytest.param('g = "tiles(1)"', marks=pytest.mark.slow),
     ],
 )
 def test_any_partition(levels: str) -> None:
-    """On demand: rules that others here have, with other numbers or inside another level."""
+    """On demand: rules that others here or flash_attention_2 in the laws (``desc``) have, with other numbers or inside
+    another level.
+    """
     check(f"[levels]\n{levels}\n{SCORE}{SOFTMAX.replace('GROUP', 'g')}", 53)
 
 
@@ -122,7 +124,12 @@ lse    = "most + log(total)"
             "prev(acc) * alpha + sum(weight * v, seq())",
             marks=pytest.mark.slow,
         ),
-        ("f32", "fma(prev(l), alpha, sum(weight, seq()))", "fma(prev(acc), alpha, dot(weight, v, seq(fma)))"),
+        pytest.param(
+            "f32",
+            "fma(prev(l), alpha, sum(weight, seq()))",
+            "fma(prev(acc), alpha, dot(weight, v, seq(fma)))",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "f32",
             "sum(weight, seq(), start=prev(l) * alpha)",
@@ -137,7 +144,9 @@ lse    = "most + log(total)"
     ],
 )
 def test_state_of_a_split(compute: str, l_line: str, acc_line: str) -> None:
-    """On demand: the plain lines, which `test_what_no_state_reaches_and_what_it_does` has, too, and other starts."""
+    """On demand: the plain lines, which `test_what_no_state_reaches_and_what_it_does` has, too, other starts, and
+    fused ones: `test_operations` and `test_sums_in_a_narrow_format` fuse.
+    """
     check(CARRIED.replace("LINE_L", l_line).replace("LINE_ACC", acc_line), 71, compute)
 
 
@@ -472,7 +481,7 @@ output = "sum(part, chunks(2, seq(), butterfly())) + sum(part, pairwise())"
 """
 
 
-@pytest.mark.parametrize("kv_len", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (18, 20)), 27])
+@pytest.mark.parametrize("kv_len", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (18, 20, 27))])
 def test_pieces_that_own_nothing_leave_no_gap(kv_len: int) -> None:
     """Units are dealt from the fourth piece on, so that with few of them the first pieces may be missing."""
     s = spec(HOLES)
