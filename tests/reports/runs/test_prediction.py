@@ -227,7 +227,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         noise = 0.0 if name == "f32" else 1e-3
         parts = [replace(s, full=_noisy(s.full, noise, i)) for i, s in enumerate(predicted.sequences)]
         manifest = making.at(predicted, engine="torch", flags={}).manifest
-        manifest = manifest.model_copy(update={"files": (), "run_id": name})
+        manifest = manifest.model_copy(update={"files": (), "run_id": f"real-{name}"})
         write_run(folder / "real" / name, manifest, parts)
     return folder
 
@@ -247,7 +247,7 @@ def _noisy(full: Full | None, noise: float, seed: int) -> Full:
 
 def test_predictions_of_a_tiny_model(tiny: Path) -> None:
     words = ["compare", "real/f32", "real/rounded", "--format", "json"]
-    words += ["--predicted", "predicted/f32=f32", "--predicted", "predicted/rounded=rounded"]
+    words += ["--predicted", "predicted/f32=real-f32", "--predicted", "predicted/rounded=real-rounded"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     section = from_text(done.stdout).prediction
@@ -276,7 +276,7 @@ def test_predictions_of_a_tiny_model(tiny: Path) -> None:
     ("words", "message"),
     [
         (["--predicted", "predicted/f32=nobody"], "no run is called 'nobody'"),
-        (["--predicted", "predicted=f32"], "holds 2 runs, which one name cannot stand for"),
+        (["--predicted", "predicted=real-f32"], "holds 2 runs, which one name cannot stand for"),
         (["--predicted", "nowhere"], "nowhere"),
         (["--candidate", "xqa.decode@h200"], "no run holds q, k, v and out of a layer"),
     ],
