@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import reports.explain.cli
 import reports.runs.cli
 import search.cli
 import verify.cli
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.add_typer(spec_app, name="spec")
 verify.cli.register(app)
 app.command()(reports.runs.cli.compare)
+app.command()(reports.explain.cli.explain)
 search.cli.register(app)
 
 BackendsOption = Annotated[

@@ -100,7 +100,7 @@ class Legality:
             i, j = _to_join(n, [s for s, _ in found])
             why = next(r for s, r in found if (i in s) != (j in s))
             names = [self.maker.parts[k].name for k in sorted((i, j))]
-            self.joined.append(f"{names[0]} and {names[1]} go together: {why}")
+            self.joined.append(f"'{names[0]}' and '{names[1]}' go together: {why}")
             self.maker = replace(self.maker, parts=merged(self.maker.parts, i, j))
 
     def _meaning(self, hybrid: Hybrid) -> list[float]:

@@ -110,6 +110,11 @@ class Travel:
         return next((s for s in self.stations if s.differing), None)
 
     @property
+    def first_same(self) -> Station | None:
+        """The first site whose bits part though it is one real number on both sides."""
+        return next((s for s in self.stations if s.differing and OTHER not in s.note), None)
+
+    @property
     def output(self) -> Station:
         """The stored output."""
         return self.stations[-1]

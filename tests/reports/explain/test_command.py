@@ -1,0 +1,159 @@
+"""``ulpscope explain``: what it says, its files, its schema, and what a mistake gets."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from reports.cli import app
+from reports.explain import contract as c
+from reports.explain.page import render, render_markdown
+
+FA2, XQA = "walkthrough.flash_attention_2@h200", "walkthrough.xqa@h200"
+SMALL = ("--input", "small.npz", "--backend", "oracle")
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own with a small input of two groups: 300 tokens in five splits, or in two tiles."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(7)
+    np.savez(
+        "small.npz",
+        scores=rng.standard_normal((2, 300)).astype(np.float32),
+        values=rng.standard_normal((300, 3)).astype(np.float32),
+    )
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+def answer(*arguments: str) -> c.Explanation:
+    done = run(*arguments, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    return c.Explanation.model_validate_json(done.stdout)
+
+
+def refused(*arguments: str) -> str:
+    done = run(*arguments)
+    assert done.exit_code == 2, (done.exit_code, done.output, done.exception)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_verdict_first_then_where_and_what() -> None:
+    done = run(FA2, XQA, *SMALL)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("first parts at weight, row 0, token 0, group 0: ")
+    assert " ULP at row " in lines[0]
+    assert " accounts for " in lines[0]
+    assert any("first at group 0: 64 tokens from 0 and 256 tokens from 0" in line for line in lines)
+    assert "  partials and merge" in lines
+    assert "    + w = norm * exp(top - most_safe)" in lines
+    assert (
+        "  walkthrough.xqa@h200                weight = bf16(exp(score - safe))  (walkthrough.xqa.toml:22:12)"
+        in lines
+    )
+    assert done.stderr.strip().splitlines()[-1].startswith("first parts at weight")
+
+
+def test_the_numbers_add_up_in_the_json_and_fit_its_schema() -> None:
+    found = answer(FA2, XQA, *SMALL, "--row", "1", "--dim", "2")
+    schema = json.loads(run("--schema").stdout)
+    pytest.importorskip("jsonschema").validate(found.model_dump(mode="json"), schema)
+    assert found.attribution is not None
+    one = found.attribution.elements[0]
+    assert one.at == {"row": 1, "dim": 2}
+    total = sum(Fraction(x.exact) for x in one.contributions)
+    assert total == Fraction(one.total_exact)
+    assert total + Fraction(one.rounding_exact) == one.ulp
+    places = [int(one.bits_a, 16), int(one.bits_b, 16)]
+    assert (places[0] ^ places[1]) < 0x8000  # of one sign
+    assert abs(places[1] - places[0]) == abs(one.ulp)
+    assert [r.proved for r in found.attribution.rankings] == [True, True]
+    assert found.attribution.rankings[1].ranks[0].line in ("weight", "partial")
+
+
+def test_files_and_pages_are_functions_of_the_contract(folder: Path) -> None:
+    done = run(FA2, XQA, *SMALL, "--out", "out")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(p.name for p in (folder / "out").iterdir()) == [
+        "explain.html",
+        "explain.json",
+        "explain.md",
+    ]
+    found = c.Explanation.model_validate_json((folder / "out" / "explain.json").read_text())
+    page = (folder / "out" / "explain.html").read_text()
+    assert render(found) == page
+    assert render_markdown(found) == (folder / "out" / "explain.md").read_text()
+    assert '"type":"waterfall"' in page
+    assert "http://" not in page.split("<script>")[0]
+    assert str(folder) not in page
+
+
+def test_what_comes_from_files_is_escaped() -> None:
+    found = answer(FA2, XQA, *SMALL)
+    part = found.parts[0].model_copy(update={"name": HOSTILE})
+    hostile = found.model_copy(update={"input": HOSTILE, "parts": (part, *found.parts[1:])})
+    page = render(hostile)
+    assert "<img src=x" not in page
+    assert "<img" not in render_markdown(hostile).replace("\\<img", "")
+
+
+def test_no_attribution() -> None:
+    found = answer(FA2, XQA, *SMALL, "--no-attribution")
+    assert found.attribution is None
+    assert [p.name for p in found.parts] == ["partition", "weights and sums", "partials and merge"]
+    assert found.travel is not None
+    assert found.travel.stations[-1].name == "output"
+
+
+def test_the_same_program() -> None:
+    done = run(XQA, XQA, *SMALL)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("the same program: no line, partition or primitive differs")
+
+
+def test_an_ensemble() -> None:
+    found = answer(
+        FA2, XQA, "--random", "0", "--kv-len", "300", "--q-heads", "2", "--kv-heads", "1", "--head-dim", "8",
+        "--ensemble", "2", "--backend", "oracle",
+    )  # fmt: skip
+    assert found.ensemble is not None
+    assert sum(Fraction(s.exact) for s in found.ensemble.shares) == Fraction(found.ensemble.changed.exact)
+    assert found.ensemble.interval == "range"
+    assert render(found).count("fig-shares") == 2
+    assert "| all that differ |" in render_markdown(found)
+
+
+def test_divergence_can_fail() -> None:
+    assert run(FA2, XQA, *SMALL, "--no-attribution", "--fail-on-divergence").exit_code == 1
+    assert run(XQA, XQA, *SMALL, "--fail-on-divergence").exit_code == 0
+
+
+def test_mistakes() -> None:
+    assert "did you mean 'walkthrough.xqa'" in refused(FA2, "walkthrough.xka@h200", *SMALL)
+    assert "1 sides" in refused(FA2, *SMALL)
+    assert "names no platform" in refused("walkthrough.xqa", XQA, *SMALL)
+    assert "no input, or more than one" in refused(FA2, XQA)
+    assert "walkthrough.dense stores f64, walkthrough.xqa bf16" in refused(
+        "walkthrough.dense@h200", XQA, *SMALL
+    )
+    assert "dim 9 of 3" in refused(FA2, XQA, *SMALL, "--dim", "9")
+    assert "no axis 'head'" in refused(FA2, XQA, *SMALL, "--head", "0")
+    assert "an ensemble is made of random inputs" in refused(FA2, XQA, *SMALL, "--ensemble", "3")
+    same = refused(XQA, XQA, "--random", "0", "--kv-len", "40", "--ensemble", "2", "--backend", "oracle")
+    assert "are the same program here" in same
+    Path("file").write_text("")
+    assert "cannot be written" in refused(FA2, XQA, *SMALL, "--out", "file")
