@@ -36,6 +36,8 @@ Progress = Callable[[str, int, int], None]
 MOST = 200
 #: A coordinate counts as predicted in direction and size where this share of its pairs is.
 HALF = 0.5
+#: Why a prediction has no row in common with a coordinate.
+NO_ROW = "no row of a prediction has the same text before it"
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _logits(
             cells[i, k] = len(reals) + len(views)
             views.append(seen_as(predicted[k], reals[i]))
     runs = [*reals, *views]
-    fits = _fits(runs, cells, draws, seed)
+    fits, refused = _fits(runs, cells, draws, seed)
     ranked = [
         sorted((k for k in one.candidates if fits[i, k].rows), key=lambda k, i=i: _nearness(fits[i, k]))
         for i, one in enumerate(matched)
@@ -148,7 +150,13 @@ def _logits(
         for d in found
     ]
     coordinates = tuple(
-        _coordinate(reals[i].name, one, [fits[i, k] for k in ranked[i]], found)
+        _coordinate(
+            reals[i].name,
+            one,
+            [fits[i, k] for k in ranked[i]],
+            found,
+            next((refused[i, k] for k in one.candidates if (i, k) in refused), NO_ROW),
+        )
         for i, one in enumerate(matched)
     )
     notes = [
@@ -200,13 +208,18 @@ def match(reals: Sequence[Run], predicted: Sequence[Run], named: Sequence[str | 
     return out
 
 
-def _fits(runs: Sequence[Run], cells: dict[Pair, int], draws: int, seed: int) -> dict[Pair, c.Fit]:
-    """Each real run of ``cells`` against the predicted one, as any pair of runs is compared."""
+def _fits(
+    runs: Sequence[Run], cells: dict[Pair, int], draws: int, seed: int
+) -> tuple[dict[Pair, c.Fit], dict[Pair, str]]:
+    """Each real run of ``cells`` against the predicted one, as any pair of runs is compared; and why some are not."""
     alignments: dict[Pair, RunAlignment] = {}
-    for (i, _), at in cells.items():
-        aligned = align_runs(runs[i], runs[at])
-        refused = different_vocabularies((runs[i], runs[at])) is not None
-        alignments[i, at] = refuse(aligned, "vocabularies differ") if refused else aligned
+    refused: dict[Pair, str] = {}
+    for (i, k), at in cells.items():
+        alignments[i, at] = align_runs(runs[i], runs[at])
+        why = _unlike(runs[i], runs[at])
+        if why:
+            alignments[i, at] = refuse(alignments[i, at], why)
+            refused[i, k] = why
     full = pass_over(runs, alignments)
     groups = grouped(runs)
     found: dict[Pair, c.Fit] = {}
@@ -214,7 +227,16 @@ def _fits(runs: Sequence[Run], cells: dict[Pair, int], draws: int, seed: int) ->
         two = runs[i], runs[at]
         pair = compare_pair(two, (i, at), alignments[i, at], full, groups, draws=draws, seed=seed)
         found[i, k] = _fit(*two, pair)
-    return found
+    return found, refused
+
+
+def _unlike(real: Run, view: Run) -> str:
+    """Why a prediction cannot be set against a real run at all, or nothing."""
+    kinds = [run.manifest.capture.value_kind for run in (view, real)]
+    if kinds[0] != kinds[1]:
+        return f"{view.name} holds {kinds[0]}, the capture {kinds[1]}"
+    found = different_vocabularies((real, view))
+    return "" if found is None else found.text
 
 
 def _fit(real: Run, view: Run, p: PairComparison) -> c.Fit:
@@ -256,8 +278,14 @@ def _nearness(fit: c.Fit) -> tuple[float, float]:
 
 
 def _coordinate(
-    name: str, one: _Matched, fits: Sequence[c.Fit], differences: Sequence[numbers.Differences]
+    name: str,
+    one: _Matched,
+    fits: Sequence[c.Fit],
+    differences: Sequence[numbers.Differences],
+    nothing: str,
 ) -> c.CoordinatePrediction:
+    """The outcome of one coordinate. ``fits``: nearest first; ``nothing``: why there may be none."""
+
     def said(outcome: c.Outcome, reason: str) -> c.CoordinatePrediction:
         how = one.how if fits else "none"
         who = fits[0].predicted if fits else None
@@ -268,7 +296,7 @@ def _coordinate(
     if not one.candidates:
         return said("unexplained", "there is no prediction for it")
     if not fits:
-        return said("unexplained", "no row of a prediction has the same text before it")
+        return said("unexplained", nothing)
     best = fits[0]
     if best.same_capture:
         return said("unexplained", f"the predicted run is this very capture: {best.same_capture}")

@@ -247,8 +247,9 @@ def _normalised(full: Full) -> Full:
 
     def read(start: int, stop: int) -> Array:
         x = full.read(start, stop).astype(np.float64)
-        top = x.max(axis=1, keepdims=True)
-        lse = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
-        return (x - lse).astype(np.float32)
+        with np.errstate(invalid="ignore"):  # a row with NaN or +infinity has no log-probabilities
+            top = x.max(axis=1, keepdims=True)
+            lse = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
+            return (x - lse).astype(np.float32)
 
     return Full(full.rows, full.vocab, np.dtype(np.float32), read, "")

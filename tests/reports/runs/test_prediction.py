@@ -152,6 +152,9 @@ def test_what_cannot_be_told(values: dict[str, np.ndarray]) -> None:
     assert predict_section([a], [Given(other)]).coordinates[0].reason == (
         "no row of a prediction has the same text before it"
     )
+    processed = made.run("p", made.sequence("c0", values=values["a"][0]), kind="processed")
+    unlike = predict_section([processed], [Given(run("a", values["a"]))]).coordinates[0]
+    assert unlike.reason == "a holds raw_logits, the capture processed"
     same = replace(run("a", values["A"]), sha256=a.sha256)
     itself = predict_section([a], [Given(same)]).coordinates[0]
     assert (itself.outcome, "this very capture" in itself.reason) == ("unexplained", True)

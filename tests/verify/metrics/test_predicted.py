@@ -255,6 +255,16 @@ def test_lists_of_log_probabilities() -> None:
     assert equal_in_lists(reals[0], seen_as(own, reals[0])) == (60, 60)
 
 
+def test_logits_without_a_distribution_become_nan() -> None:
+    logits = np.array([[0, np.inf, 1], [0, -np.inf, 0], [np.nan, 0, 0]], np.float32)
+    real = made.run("A", made.sequence("c", values=logits), kind="raw_logprobs")
+    (one,) = seen_as(made.run("a", made.sequence("c", values=logits)), real).sequences
+    assert one.full is not None
+    found = one.full.read(0, 3)
+    assert np.isnan(found[[0, 2]]).any(axis=1).all()
+    np.testing.assert_array_equal(found[1], np.array([-np.log(2), -np.inf, -np.log(2)], np.float32))
+
+
 @pytest.mark.parametrize(
     ("coordinate", "kernel"),
     [
