@@ -21,8 +21,8 @@ from verify.runs.run import Run
 
 GPUS = {"H200": 0.004, "B200": 0.012, "RTX PRO 6000": 0.03}
 BACKENDS = {"FLASH_ATTN": 0.012, "FLASHINFER": 0.03, "TRITON_ATTN": 0.024}
-CONVERSATIONS, ROWS, VOCAB = 12, 10, 64
-DEPTHS = np.array([0, 1, 2, 3, 256, 257, 2048, 2049, 131072, 131073])
+CONVERSATIONS, ROWS, VOCAB = 12, 8, 64
+DEPTHS = np.array([0, 1, 256, 257, 2048, 2049, 131072, 131073])
 RANGES = ("system prompt", "tool call", "prose")
 
 
@@ -55,7 +55,7 @@ def one(name: str, gpu: str, backend: str, values: Any, tokens: Any) -> Run:
     sequences: list[Any] = []
     for n in range(CONVERSATIONS):
         ranges = tuple(RANGES[(n + i // 4) % 3] for i in range(ROWS))
-        common = {"tokens": tokens[n], "depths": DEPTHS, "ranges": ranges}
+        common = {"tokens": tokens[n], "positions": DEPTHS, "depths": DEPTHS, "ranges": ranges}
         sequences.append(made.sequence(f"prompt {n}", values=values[n], **common))
         if n == 0 and (gpu, backend) == ("B200", "FLASHINFER"):
             later = (values[n] + np.float16(0.25)).astype(np.float16)

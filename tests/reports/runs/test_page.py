@@ -218,7 +218,7 @@ def test_negative_eigenvalues_and_ties_are_told():
     assert "All tie." in text
 
 
-@pytest.mark.parametrize("tail", ["", "<&\">'" * 60])
+@pytest.mark.parametrize("tail", ["", pytest.param("<&\">'" * 60, marks=pytest.mark.slow)])
 def test_a_thousand_coordinates_fit(tail):
     page = render(showcase.many(1000, tail))
     assert len(page.encode()) < LIMIT

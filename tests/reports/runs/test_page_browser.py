@@ -45,31 +45,37 @@ def show_all(tab: Tab, which: str = FLAT) -> list[str]:
 
 
 def test_it_opens_draws_and_fetches_nothing(tab, url):
-    tab.view(1280, 900)
+    tab.view(390, 800)
     tab.open(url)
-    assert show_all(tab, HOLDERS)[:2] == ["fig-quantiles", "fig-ulp"]
-    tab.wait("[...document.querySelectorAll('.plot')].every(p => p._fullLayout.width > 200)")
-    scene = "fig-region-0"
-    tab.wait(f"!!document.querySelector('#{scene} canvas')")
+    tab.js(OPEN_ALL)
+    assert tab.js("document.documentElement.scrollWidth") <= 390
+    assert show_all(tab)[:2] == ["fig-quantiles", "fig-ulp"]
     tab.js("document.querySelector('.pick button[data-platform=\"B200\"]').click()")
     assert tab.js("document.querySelectorAll('.geometry svg.plane .tri.on').length") == 1
-    faded = f"document.getElementById('{scene}').data.filter(t => t.meta && t.opacity < 1).map(t => t.meta)"
-    tab.wait(f"{faded}.length === 4")
-    assert "B200" not in tab.js(faded)
     light = tab.js("document.getElementById('fig-depth')._fullLayout.font.color")
-    tab.view(1280, 900, dark=True)
+    tab.view(390, 800, dark=True)
     tab.wait(f"document.getElementById('fig-depth')._fullLayout.font.color !== '{light}'")
     assert tab.errors == []
     assert tab.requests == [url]
 
 
-def test_a_narrow_window_does_not_scroll_sideways(tab, url):
-    tab.view(390, 800)
+@pytest.mark.slow
+def test_the_view_in_space(tab, url):
+    """Also what is picked in the plane is picked here; on a wide window."""
+    tab.view(1280, 900)
     tab.open(url)
-    tab.js(OPEN_ALL)
-    assert tab.js("document.documentElement.scrollWidth") <= 390
+    show_all(tab, HOLDERS)
+    tab.wait("[...document.querySelectorAll('.plot')].every(p => p._fullLayout.width > 200)")
+    scene = "fig-region-0"
+    tab.wait(f"!!document.querySelector('#{scene} canvas')")
+    tab.js("document.querySelector('.pick button[data-platform=\"B200\"]').click()")
+    faded = f"document.getElementById('{scene}').data.filter(t => t.meta && t.opacity < 1).map(t => t.meta)"
+    tab.wait(f"{faded}.length === 4")
+    assert "B200" not in tab.js(faded)
+    assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_a_thousand_coordinates_open(tab, tmp_path):
     path = tmp_path / "many.html"
     path.write_text(render(showcase.many(1000)), encoding="utf-8")
@@ -81,6 +87,7 @@ def test_a_thousand_coordinates_open(tab, tmp_path):
     assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_hostile_names_run_nothing(tab, tmp_path):
     path = tmp_path / "hostile.html"
     path.write_text(render(hostile()), encoding="utf-8")
