@@ -10,6 +10,7 @@ from reports.runs.page import render
 from tests.reports.browser import Tab, chromium, find_chromium
 from tests.reports.runs import showcase
 from tests.reports.runs.test_page import hostile
+from tests.reports.runs.test_real import report
 
 pytestmark = pytest.mark.browser
 OPEN_ALL = "document.querySelectorAll('details').forEach(d => { d.open = true; })"
@@ -97,5 +98,28 @@ def test_hostile_names_run_nothing(tab, tmp_path):
     tab.js(OPEN_ALL)
     show_all(tab)
     assert tab.js("document.images.length") == 0
+    assert tab.js("document.documentElement.scrollWidth") <= 390
+    assert tab.errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["real/ollama/rtx4090_repeats.jsonl", "real/ollama/metal_repeats.jsonl"],
+        ["real/tgi/replicas.jsonl"],
+        ["real/transformers/llama2_7b_logits_by_device.json"],
+        [f"real/conformal/scores_{n}.npz" for n in ("A_desktop_cpu", "B_desktop_gpu", "C_laptop_cpu")],
+        [f"smollm2/smollm2_T320_top50_T{n}run.npz" for n in (320, 96)],
+    ],
+    ids=lambda names: names[0].split("/")[-2],
+)
+def test_pages_of_real_captures_open(tab, tmp_path, names):
+    path = tmp_path / "real.html"
+    path.write_text(render(report(*names)), encoding="utf-8")
+    tab.view(390, 800)
+    tab.open(path.as_uri())
+    tab.js(OPEN_ALL)
+    show_all(tab)
     assert tab.js("document.documentElement.scrollWidth") <= 390
     assert tab.errors == []

@@ -14,6 +14,7 @@ from reports.contract_base import to_json
 from reports.runs.build import compare, named
 from reports.runs.contract import from_text
 from reports.runs.markdown import render_markdown
+from reports.runs.page import LIMIT, render
 from reports.runs.text import lines
 from verify.runs.load import load_runs
 
@@ -36,6 +37,7 @@ def report(*names: str, keep=None, **options):
     found, _ = compare([r for r in runs if keep is None or r.name in keep], draws=50, **options)
     assert from_text(to_json(found)) == found
     assert render_markdown(found)
+    assert len(render(found).encode()) < LIMIT
     first, *_ = lines(found)
     assert first == found.verdict.headline
     return found

@@ -14,6 +14,7 @@ from reports.runs import build as building
 from reports.runs.build import compare, named
 from reports.runs.contract import from_text, json_schema
 from reports.runs.markdown import render_markdown
+from reports.runs.page import render
 from reports.runs.text import lines
 from reports.runs.wording import listed
 from tests.reports.runs import making
@@ -27,6 +28,7 @@ def report(*runs, **options):
     first, *_ = lines(found)
     assert first == found.verdict.headline
     assert render_markdown(found).startswith(f"# {found.title}\n")
+    assert render(found).count("</section>") >= 2
     return found
 
 
