@@ -21,6 +21,7 @@ from reports.html import plotly_js, policy, script_json
 from reports.plane import legend_marker
 from reports.runs import contract as c
 from reports.runs import figures, text, views
+from reports.runs import measured as m
 from reports.runs.marks import Group, RunMarks, brief, groups, marks, view
 from reports.runs.plane import draw
 from reports.runs.wording import capital, cut, foreign, not_numerics, plain, repeat_text, split
@@ -125,7 +126,9 @@ def _matrices(report: c.DivergenceReport, drawn: dict[str, Figure]) -> Any:
         single = views.reference_values(matrix)
         if single is not None:
             drawn[name] = figures.ladder(single[1])
-            yield {"kind": "ladder", "figure": name, "matrix": matrix, "reference": single[0]}
+            zero = sum(v == 0 for _, v in single[1])
+            found = {"reference": single[0], "known": len(single[1]), "zero": zero}
+            yield {"kind": "ladder", "figure": name, "matrix": matrix, **found}
         else:
             drawn[name] = figures.heatmap(matrix)
             yield {"kind": "map", "figure": name, "matrix": matrix}
@@ -258,6 +261,11 @@ def clip(value: object, most: int = _TEXT) -> str:
     return said if len(said) <= most else said[: most - 1] + "…"
 
 
+def real(x: m.Real | None) -> str:
+    """A number, or a dash."""
+    return "–" if x is None else text.real(x)
+
+
 def clean(value: Any) -> Any:
     """Text of a report without characters that turn the direction of writing; markup is left as it is."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -287,7 +295,7 @@ def _environment() -> jinja2.Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         **FILTERS,
-        "real": text.real,
+        "real": real,
         "estimate": text.estimate,
         "exact": text.exact,
         "centre": text.centre_text,

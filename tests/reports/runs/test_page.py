@@ -142,6 +142,20 @@ def test_figures_show_what_the_report_says(page):
     assert figure(page, "fig-region-0")["layout"]["scene"]
 
 
+def test_who_is_closest_and_how_sure_that_is(page):
+    region = showcase.report().geometry[0]
+    text = body(page)
+    for centre in region.centres:
+        first = " = ".join(region.points[centre.ranking[0].points[0]])
+        named = {"ball": "smallest enclosing ball distance"}.get(centre.kind, centre.kind)
+        assert re.search(rf"{named}[^.]{{0,40}} 1 {re.escape(first)} ", text), centre.kind
+    chances = region.centres[0].chances
+    assert chances is not None
+    p = region.centres[0].ranking[1].points[0]
+    shares = " ".join(f"{100 * x:.1f}%".replace(".0%", "%") for x in chances[p])
+    assert f"{' = '.join(region.points[p])} {shares}" in text
+
+
 def test_linked_triangles():
     """Backends of one GPU, one backend on all GPUs; TRITON_ATTN is one point on two of them, and so no triangle."""
     region = showcase.report().geometry[0]
