@@ -18,6 +18,7 @@ from specs.program import CONSTANTS, Program
 from verify.engine.compile import Recipe, compiled, structure
 from verify.engine.layout import KV, Tables
 from verify.engine.primitives import ZERO, x64
+from verify.engine.room import make_room
 from verify.engine.values import LANES
 from verify.numerics.rounding import encode, round_array
 
@@ -119,6 +120,7 @@ def _call(work: Work, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], b
     program = work.program
     carriers = ("f64",) if program.compute.base == "f64" else ("f32", "f32_exact")
     recipe, dynamic = dispatch(work, wanted)
+    make_room()
     for carrier in carriers:
         with x64(), jax.default_device(jax.devices("cpu")[0]):
             results, risk = compiled(replace(recipe, carrier=carrier))(ZERO, dynamic)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from specs.errors import UnsupportedError
 from specs.formats import BASES, Format
 from verify.engine.primitives import F32, ZERO, Carrier, F32Exact, exact_product, x64
+from verify.engine.room import make_room
 from verify.engine.trees import Folder, Terms
 from verify.forward import rotary
 from verify.forward.architecture import Architecture
@@ -43,6 +44,7 @@ class Stage:
         Raises:
             UnsupportedError: operands for which the arithmetic of the hardware is not known.
         """
+        make_room()
         with x64():
             for number in range(len(_CARRIERS)):
                 results, risk = _compiled(self, number)(ZERO, *arguments)
