@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.verify.references import judges
+from tests.verify.references import cases, judges
 from tests.verify.references.cases import KERNELS, made
 from tests.verify.references.judging import Case
 
@@ -158,6 +158,13 @@ def test_xqa_with_an_fp8_cache(
         ("h200", "deep", (140, 2, 1, 256), "bf16", {}),
         ("h200", "peaked", (150, 17, 1, 64), "bf16", {}),  # one warp a tile
         ("h200", "overflow", (65, 4, 1, 64), "bf16", {"cuda_graph": 1}),
+        (
+            "h200",
+            "overflow",
+            (129, 2, 1, 64),
+            "bf16",
+            {"cuda_graph": 1},
+        ),  # a chunk of NaN: its maximum is passed over
     ],
 )
 def test_flashinfer(
@@ -175,6 +182,7 @@ def test_flashinfer(
         ("steps", (100, 2, 1, 256), "f16", splits(7)),  # most of them empty
         ("deep", (300, 2, 1, 128), "bf16", {"fork": "vllm"}),
         ("overflow", (200, 4, 1, 64), "bf16", splits(3)),
+        ("overflow", (129, 2, 1, 128), "bf16", splits(2)),  # a weight that is NaN is skipped as 0 is
     ],
 )
 def test_flash_attention_3(
@@ -238,6 +246,16 @@ def test_flash_attention_2_skips_blocks_before_the_window(n: int) -> None:
 def test_random_cases(kernel: str, seed: int) -> None:
     draw, judge = KERNELS[kernel]
     judge(draw(seed), "oracle", f"{kernel}({seed})")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_infinite_scores(kernel: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that overflow: what NaN and infinity become in maxima, guards and merges."""
+    monkeypatch.setattr(cases, "KINDS", ("overflow", "overflow", "overflow", "steps"))
+    draw, judge = KERNELS[kernel]
+    judge(draw(1000 + seed), "oracle", f"{kernel}({1000 + seed})")
 
 
 LARGE: list[tuple[str, Case]] = [
