@@ -20,18 +20,14 @@ FILED = {
     "user_spec": (64, 6),
     "xqa_triton_64": (64, 6),
 }
-ON_DEMAND = ("fa2_h200_b200", "xqa_triton_64")
 
 
 def test_the_corpus_is_complete():
     assert [p.stem for p in members(CORPUS)] == sorted(FILED)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in ON_DEMAND else ()) for n in FILED]
-)
+@pytest.mark.parametrize("name", FILED)
 def test_every_member_replays(name):
-    """By default ``user_spec`` stands for pairs of two specs, the small ones for a spec with itself."""
     witness = member(name)
     result = replay(witness)
     assert result.replays, result.lines()
