@@ -310,6 +310,15 @@ def test_the_prediction_is_a_section():
     assert section.index("Prediction") < section.index("bit-exact") < section.index("Provenance")
 
 
+def test_a_coordinate_whose_kernel_no_spec_describes_is_predicted_by_name():
+    """vLLM runs FlashAttention-4 on a B200, which is not described: no reason to end the report."""
+    a = making.at(run("a"), gpu="B200", engine="vllm", attention_backend="FLASH_ATTN")
+    given = replace(a, name="p", sha256="p")
+    found = compare([a, run("b", (1, 1.0))], draws=2, predicted=[Given(given, "a")])[0]
+    assert found.prediction is not None
+    assert next((x.run, x.outcome) for x in found.prediction.coordinates) == ("a", "bit-exact")
+
+
 def hostile() -> c.DivergenceReport:
     """The showcase with hostile text wherever a stranger can put some."""
     text = to_json(showcase.report())
