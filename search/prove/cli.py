@@ -109,6 +109,31 @@ def partition(
 
 
 @app.command()
+def algebra(
+    specs: Annotated[
+        list[str], typer.Argument(metavar="SPEC[@PLATFORM] ...", help="Names or paths of specs.")
+    ],
+    settings: SetOption = None,
+    option: OptionOption = None,
+    model: ModelOption = None,
+    kv_len: KvLen = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    seconds: SecondsOption = 60.0,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """With all roundings removed a spec is softmax attention: proved by its structure, or the step that breaks."""
+    with answering(output is OutputFormat.json) as answer:
+        from search.prove.processes import ask
+        from search.prove.work import algebra_job
+
+        heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": kv_len}
+        context, options = shape_of(model, settings, **heads), options_of(option)
+        _say(answer, [p for name in specs for p in ask(algebra_job(name, context, options, seconds))])
+
+
+@app.command()
 def equal(
     cells: Annotated[
         list[str] | None,

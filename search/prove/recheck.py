@@ -144,14 +144,14 @@ def _colours(plan: Plan) -> str:
     sizes = dict(zip((*plan.levels, TOKEN), plan.tokens.shape, strict=True))
     for view in plan.program.views.values():
         for position in range(min(sizes.get(view.axis, 1), 1 << 12)):
-            colour = evaluate(_placed(view.index, position), {}, Place(""))
+            colour = evaluate(placed(view.index, position), {}, Place(""))
             if not 0 <= int(colour) < view.size:
                 return f"view {view.name} gives position {position} the colour {colour}, of {view.size}"
     return ""
 
 
-def _placed(n: Node, position: int) -> Node:
-    """The index of a view at a position."""
+def placed(n: Node, position: int) -> Node:
+    """An integer expression at a position: of its only axis."""
     if isinstance(n, Pos):
         return Num(str(position))
-    return replace(n, args=tuple(_placed(a, position) for a in n.args)) if isinstance(n, Op) else n
+    return replace(n, args=tuple(placed(a, position) for a in n.args)) if isinstance(n, Op) else n

@@ -75,6 +75,12 @@ def answer(job: Job) -> list[Proof]:
         from search.prove.partition import prove_partition
 
         return [prove_partition(spec, job.values["platforms"], job.values["fixed"])]
+    if job.kind == "algebra":
+        from search.prove.algebra import prove_algebra
+        from search.sides import Side as Made
+
+        sides = [Made(spec, p, job.values["options"]) for p in job.values["platforms"]]
+        return [prove_algebra(sides, job.values["contexts"])]
     if job.kind == "small":
         from search.prove.small import prove_small
 
@@ -84,6 +90,35 @@ def answer(job: Job) -> list[Proof]:
             )
         ]
     raise AssertionError(job.kind)
+
+
+#: Platforms whose programs are proved where none is named, and the shapes: long and short sequences, with and without sinks.
+ALGEBRA_ON = ("h200", "b200", "sm120", "a100", "amd_avx512")
+SHAPES: tuple[dict[str, int], ...] = tuple(
+    {"q_heads": 8, "kv_heads": 2, "head_dim": d, "kv_len": n, **more}
+    for d in (64, 128, 256)
+    for n in (1 << 18, 64)
+    for more in ({}, {"has_sinks": 1})
+)
+
+
+def algebra_job(name: str, context: Mapping[str, Any], options: Mapping[str, Any], seconds: float) -> Job:
+    """The question whether a spec without its roundings is softmax attention.
+
+    Args:
+        name: of a spec, or a path; with ``@PLATFORM`` on that platform alone.
+        context: what replaces the values of `SHAPES`.
+        options: values for the spec's ``[options]``.
+        seconds: the limit.
+    """
+    from search.prove.algebra import CLAIM
+
+    cell, at, platform = name.partition("@")
+    spec = load_spec(cell)
+    platforms = [load_platform(p) for p in ([platform] if at else ALGEBRA_ON)]
+    contexts = list({repr(c): c for c in ({**shape, **context} for shape in SHAPES)}.values())
+    values = {"platforms": platforms, "contexts": contexts, "options": dict(options)}
+    return Job("algebra", spec.name, CLAIM, seconds, packed(spec), values)
 
 
 def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver: str, seconds: float) -> Job:

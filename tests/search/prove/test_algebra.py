@@ -1,0 +1,202 @@
+"""Algebra: specs that are attention are proved, planted faults fail with their line and a rational counterexample."""
+
+from fractions import Fraction
+
+import pytest
+
+from search.prove.algebra import prove_algebra
+from search.prove.forms import signature
+from search.prove.values import BreaksError, Log, number, symbol
+from search.sides import Side, load_side
+from specs import load_platform, parse_spec
+
+SHAPE = {"q_heads": 8, "kv_heads": 2, "head_dim": 128, "kv_len": 1 << 18}
+HEAD = """
+schema = 1
+name = "mine.kernel"
+status = "walkthrough"
+summary = "planted"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+[levels]
+split = "pieces(4, unit=64)"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[split]
+top     = "max(score)"
+weight  = "exp(score - top)"
+norm    = "sum(weight, seq())"
+value   = "sum(bf16(weight) * v, seq())"
+"""
+NATURAL = (
+    HEAD
+    + """
+partial = "value / norm"
+level   = "top + log(norm)"
+[row]
+most   = "max(level)"
+w      = "exp(level - most)"
+output = "sum(w * partial, seq()) / sum(w, seq())"
+"""
+)
+BINARY = NATURAL.replace("top + log(norm)", "top * 1.44269504 + log2(norm)")
+TWICE = """
+schema = 1
+name = "mine.sinks"
+status = "walkthrough"
+summary = "planted"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+[levels]
+split = "pieces(4, unit=64)"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[split]
+top    = "max(score)"
+weight = "exp(score - top)"
+norm   = "sum(weight, seq()) + exp(sink - top)"
+value  = "sum(weight * v, seq())"
+[row]
+most   = "max(top)"
+w      = "exp(top - most)"
+output = "sum(value * w, seq()) / sum(norm * w, seq())"
+"""
+
+
+def prove(text: str, platform: str = "h200", **context: int):
+    side = Side(parse_spec(text, "kernel.toml"), load_platform(platform))
+    return prove_algebra([side], [{**SHAPE, **context}])
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "walkthrough.flash_attention_2@h200",
+        "walkthrough.trtllm_gen@b200",
+        "flash_attn2.splitkv_decode@h200",
+        "trtllm_gen.reduction@b200",
+        "torch_cpu.sdpa_flash@amd_avx512",
+        "xqa.decode_fp8_sm90@h200",
+        "vllm_triton.decode_3d@h200",
+    ],
+)
+def test_the_library_is_attention(cell):
+    found = prove_algebra([load_side(cell)], [SHAPE])
+    assert found.status == "proved", found.reason
+    assert "ball arithmetic" in found.rechecked
+    assert found.rechecked.endswith("to 1 of 1 programs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["xqa.decode@h200", "xqa.decode@sm120", "flashinfer.fa2_decode@h200"])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_kernels_of_many_groups_are_attention(cell, head_dim):
+    found = prove_algebra([load_side(cell)], [{**SHAPE, "head_dim": head_dim}])
+    assert found.status == "proved", found.reason
+
+
+def test_no_rescale_of_the_previous_accumulator():
+    side = load_side("walkthrough.tiled@h200", {"rescale_previous_accumulator": "false"})
+    found = prove_algebra([side], [SHAPE])
+    assert found.status == "refuted"
+    assert found.reason.startswith("line 'acc': after one more tile")
+    example = found.details["counterexample"]
+    # By hand: weights 2/3, 4/3 in one tile and 2, 8/3 in the next; values 0, 3, 2, 1. The first tile counts relative to
+    # its own maximum 4/3, the second to 8/3: (4/3 * 3) / (4/3) + (2 * 2 + 8/3) / (8/3), over the sum (20/3) / (8/3).
+    wrong = (3 + (4 + Fraction(8, 3)) / Fraction(8, 3)) / (Fraction(20, 3) / Fraction(8, 3))
+    assert Fraction(example["spec"]) == wrong
+    assert Fraction(example["attention"]) == Fraction(4 + 4 + Fraction(8, 3)) / Fraction(20, 3)
+
+
+def test_a_base_2_logarithm_that_is_merged_as_a_natural_one():
+    assert prove(NATURAL).status == "proved"
+    found = prove(BINARY)
+    assert found.status == "refuted"
+    assert found.details["line"] == "w"
+    assert "base e to the power of a logarithm in base 2" in found.reason
+    kept = prove(BINARY.replace("exp(level - most)", "exp2(level - most)"))
+    assert kept.status == "proved"
+    assert any("log2(e)" in a for a in kept.assumptions)
+
+
+def test_a_maximum_that_is_left_in_base_2():
+    """The running level is in base 2, the maximum that is subtracted is not."""
+    found = prove(NATURAL.replace("top + log(norm)", "top + log2(norm)"))
+    assert found.status == "refuted"
+    assert found.details["line"] == "level"
+
+
+def test_a_sink_that_is_counted_once_for_each_split():
+    found = prove(TWICE, has_sinks=1)
+    assert found.status == "refuted"
+    assert "sink" in found.reason
+    once = TWICE.replace(' + exp(sink - top)"', '"').replace(
+        "sum(norm * w, seq())", "(sum(norm * w, seq()) + exp(sink - most))"
+    )
+    assert prove(once, has_sinks=1).status == "proved"
+
+
+def test_maxima_that_are_not_subtracted_alike():
+    found = prove(
+        HEAD.replace("[split]", '[split]\nother = "max(score) * 0"', 1).replace(
+            'value   = "sum(bf16(weight) * v, seq())"', 'value   = "sum(exp(score - other) * v, seq())"'
+        )
+        + """
+[row]
+most   = "max(top)"
+w      = "exp(top - most)"
+output = "sum(value * w, seq()) / sum(norm * w, seq())"
+"""
+    )
+    assert found.status == "refuted"
+    assert found.details["line"] in ("output", "value")
+
+
+def test_a_merge_that_forgets_a_group_weight():
+    found = prove(NATURAL.replace("sum(w * partial, seq()) / sum(w, seq())", "sum(partial, seq()) / 4"))
+    assert found.status == "refuted"
+    assert found.details["line"] == "output"
+
+
+def test_a_fault_in_the_branch_that_a_small_instance_never_takes():
+    """Tokens from 1,000 on have another weight: an instance of a few tokens never sees one."""
+    late = NATURAL.replace(
+        'weight  = "exp(score - top)"', 'weight  = "select(key_index < 1000, exp(score - top), exp(score))"'
+    )
+    found = prove(late)
+    assert found.status != "proved"
+    same = NATURAL.replace(
+        'weight  = "exp(score - top)"',
+        'weight  = "select(key_index < 1000, exp(score - top), cuda.expf(score - top))"',
+    )
+    assert prove(same).status == "proved"
+
+
+def test_a_fault_in_a_later_column():
+    """Columns from 64 on are divided by twice the sum."""
+    late = NATURAL.replace(
+        "sum(w * partial, seq()) / sum(w, seq())",
+        "sum(w * partial, seq()) / select(pos(dim) // 64 == 0, sum(w, seq()), sum(w, seq()) * 2)",
+    )
+    assert prove(late).status != "proved"
+
+
+def test_what_has_no_algebra_is_not_decided():
+    found = prove(NATURAL.replace("exp(score - top)", "exp(min(score - top, 3))"))
+    assert found.status == "not decided"
+    assert "kernel.toml:" in found.reason
+
+
+def test_values_are_exact():
+    x, y, v = symbol("E1"), symbol("E2"), symbol("v1")
+    assert (x + y) * (x + y).inverse() == number(1)
+    assert (x * v + y * v) / (x + y) == v
+    assert ((x + y) / (x * x)).at({"E1": Fraction(1, 2), "E2": Fraction(3)}) == 14
+    assert (x - x) == number(0)
+    with pytest.raises(BreaksError, match="division by zero"):
+        number(0).inverse()
+    assert Log(x) != Log(x, symbol("scale"))
+    assert signature(x * v + symbol("E2") * symbol("v2")) == signature(symbol("E3") * symbol("v3"))
+    assert signature(x + symbol("E2") * symbol("v2")) is None
