@@ -22,11 +22,11 @@ from search.explain.hybrid import Hybrid, Maker, Taken
 from search.explain.legal import Legality
 from search.explain.parts import Part, find_parts
 from search.explain.pool import Pool, part_of, score_key
+from search.explain.quick import QuickArithmetic
 from search.explain.shapley import ORDERS, Values, exact_values, sampled_values
 from search.sides import before_rounding
 from specs.errors import FidelityError, InputError, UlpscopeError, UnsupportedError
 from specs.formats import Format
-from verify.definition import ScalarArithmetic
 from verify.emulator import Run
 from verify.numerics.rounding import storage_dtype, store, word_dtype
 from verify.numerics.ulp import ordered
@@ -179,7 +179,7 @@ class Evaluator:
         depth = 0 if problem.q is None else problem.q.shape[-1]
         self._feeds = problem.q is not None and problem.kv_len * depth > SMALL
         self._ends = ends
-        self.pool = Pool(ScalarArithmetic(), self._scores)
+        self.pool = Pool(QuickArithmetic(), self._scores)
 
     def values(self, hybrid: Hybrid, element: Element) -> tuple[Fraction, float, float]:
         """The continuous index, the value before the last rounding and the output.

@@ -132,7 +132,7 @@ def explain(
     judged = legality(flats, runs, fine=fine) if attributed else None
     parts = judged.maker.parts if judged is not None else tuple(parts_of(flats, runs))
     changes = tuple((p.name, p.changes) for p in parts)
-    element, reason = _element(runs, at or {}) if attributed and parts else (None, "")
+    element, reason = choose_element(runs, at or {}) if attributed and parts else (None, "")
     attribution: Attribution | None = None
     rankings: tuple[Ranking, ...] = ()
     if judged is not None and element is not None:
@@ -183,7 +183,7 @@ def flat_pair(runs: tuple[Run, Run]) -> tuple[Flat, Flat]:
     return paired(*(flatten(run, f"{run.spec.name} on {run.platform.name}") for run in runs))
 
 
-def _element(runs: tuple[Run, Run], at: Mapping[str, int]) -> tuple[Element | None, str]:
+def choose_element(runs: tuple[Run, Run], at: Mapping[str, int]) -> tuple[Element | None, str]:
     """The output element to attribute: as asked, and for the rest where the values before the last rounding differ most."""
     axes = output_axes(runs[0])
     for axis in at:

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from search.explain.hybrid import Hybrid, Maker, Taken, merged
-from search.explain.meaning import sample_of
+from search.explain.meaning import sample_of, sample_tokens
 from search.explain.pool import Pool
 from search.explain.reals import CLOSE, RealArithmetic
 from search.explain.shapley import EXACT, every_set, sampled_orders, sets_of
@@ -114,7 +114,7 @@ class Legality:
 
     def _problem(self, hybrid: Hybrid) -> Problem:
         if self._sample is None:
-            self._sample = sample_of(hybrid.problem)
+            self._sample = sample_of(hybrid.problem, sample_tokens(self.maker.runs))
         return self._sample
 
 

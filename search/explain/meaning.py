@@ -23,15 +23,33 @@ from verify.emulator import Run
 from verify.judge import row_inputs
 from verify.partition import plan_program
 
-#: Tokens of a sample, and elements of its heads.
-TOKENS, DEPTH = 600, 32
+#: Tokens of a sample, at least (up to so many doublings), and elements of its heads.
+TOKENS, DOUBLINGS, DEPTH = 600, 5, 32
 SEED = 20240609
 
 
-def sample_of(problem: Problem) -> Problem:
-    """One row of few tokens and few elements, of numbers that every input format has."""
+def sample_tokens(runs: Sequence[Run]) -> int:
+    """How many tokens a sample has: so many that every side has more than one group, if it has more than one at all."""
+    whole = runs[0].problem.kv_len
+    n = TOKENS
+    for _ in range(DOUBLINGS):
+        if n >= whole or all(_groups(run, n) > 1 for run in runs if _groups(run, whole) > 1):
+            break
+        n *= 2
+    return min(n, whole)
+
+
+def _groups(run: Run, tokens: int) -> int:
+    """Groups that own a token, of a sequence of so many."""
+    plan = run.plan
+    if tokens != plan.kv_len:
+        plan = plan_program(run.program, {**plan.context, "kv_len": tokens})
+    return sum(len(group.tokens) > 0 for group in plan.groups)
+
+
+def sample_of(problem: Problem, n: int) -> Problem:
+    """One row of ``n`` tokens and few elements, of numbers that every input format has."""
     rng = np.random.default_rng(SEED)
-    n = min(problem.kv_len, TOKENS)
     v = rng.integers(-8, 9, (n, 1, min(problem.v.shape[-1], DEPTH))) / 8.0
     q = k = scores = None
     if problem.q is not None:
@@ -60,7 +78,8 @@ def sample_of(problem: Problem) -> Problem:
 def same_meaning(a: Run, b: Run, names: Sequence[str]) -> dict[str, bool]:
     """Whether lines of tokens or of the row are one real number on both sides; what is not known is left out."""
     found: dict[str, bool] = {}
-    values = [_real_values(run, names) for run in (a, b)]
+    tokens = sample_tokens((a, b))
+    values = [_real_values(run, names, tokens) for run in (a, b)]
     for name in names:
         x, y = values[0].get(name), values[1].get(name)
         if x is not None and y is not None and x.shape == y.shape:
@@ -71,10 +90,10 @@ def same_meaning(a: Run, b: Run, names: Sequence[str]) -> dict[str, bool]:
     return found
 
 
-def _real_values(run: Run, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def _real_values(run: Run, names: Sequence[str], tokens: int) -> dict[str, NDArray[np.float64]]:
     """Lines of tokens as ``[token, ...]`` and lines of the row, in real numbers."""
     program = run.program
-    sample = sample_of(run.problem)
+    sample = sample_of(run.problem, tokens)
     found: dict[str, NDArray[np.float64]] = {}
     try:
         plan = plan_program(program, {**run.plan.context, "kv_len": sample.kv_len})

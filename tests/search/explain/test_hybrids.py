@@ -6,21 +6,25 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from search.explain.attribution import legality
 from search.explain.explain import flat_pair, start
 from search.explain.flat import substituted, words_of
 from search.explain.hybrid import Maker
 from search.explain.legal import Legality
+from search.explain.meaning import sample_tokens
 from search.explain.pool import Pool
+from search.explain.quick import QuickArithmetic
 from search.explain.reals import RealArithmetic
 from specs import load_platform, load_spec
 from specs.discover import every
 from specs.errors import UlpscopeError
-from specs.formats import BASES
+from specs.formats import BASES, parse_format
 from specs.loader import parse_spec
 from tests.search.explain.tiny import h200, mean, of_values
-from verify.case import random_case
+from verify.case import Case, random_case
 from verify.definition import ScalarArithmetic
 
 CPU = ("torch_cpu.sdpa_flash",)
@@ -121,3 +125,48 @@ def test_real_arithmetic_rounds_nothing() -> None:
     assert reals.cast(f32, BASES["bf16"])(1.001) == 1.001
     assert reals.operation("mufu.ex2", [f32], f32)(0.5) == pytest.approx(2.0**0.5, rel=1e-15)
     assert reals.operation("/", [f32, f32], f32)(1.0, 0.0) == float("inf")
+
+
+def test_a_sample_has_more_than_one_group() -> None:
+    """Of 1,024 tokens a group, as FlashAttention-2 cuts 27,525: with one group every merge means the same."""
+    runs = start(
+        Case("long", {"scores": np.zeros((1, 3000), np.float32), "values": np.ones((3000, 1), np.float32)}),
+        (mean("a", level="pieces(3, unit=1, of=3072)"), h200()),
+        (mean("b", level="tiles(300)"), h200()),
+        backend="oracle",
+    )
+    assert sample_tokens(runs) == 1200
+    judged = legality(flat_pair(runs), runs, fine=True)
+    assert judged is not None
+    broken = mean("b", level="tiles(300)", w="norm * norm * exp(top - most)")
+    runs = start(
+        Case("long", {"scores": np.zeros((1, 3000), np.float32), "values": np.arange(3000.0)[:, None]}),
+        (mean("a", level="pieces(3, unit=1, of=3072)"), h200()),
+        (broken, h200()),
+        backend="oracle",
+    )
+    judged = legality(flat_pair(runs), runs)
+    assert judged is not None
+    assert not judged.same_function
+
+
+NEAR = (
+    st.floats(width=32, allow_nan=True)
+    | st.floats(-(2.0**-120), 2.0**-120, width=32)
+    | st.sampled_from([0.0, -0.0])
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(NEAR, NEAR, st.sampled_from(["+", "-", "*", "/", "exp"]))
+def test_the_quick_arithmetic_is_the_oracles(a: float, b: float, op: str) -> None:
+    fmt = parse_format("f32.ftz")
+    formats = [BASES["f32"]] * (1 if op == "exp" else 2)
+    results = [
+        arithmetic.operation(op, formats, fmt)(*([a] if op == "exp" else [a, b]))
+        for arithmetic in (QuickArithmetic(), ScalarArithmetic())
+    ]
+    assert [np.float64(x).view(np.int64) for x in results if x == x] in (
+        [],
+        [np.float64(results[1]).view(np.int64)] * 2,
+    )
