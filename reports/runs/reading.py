@@ -10,7 +10,7 @@ from reports.runs.contract import SCHEMA_ID, DivergenceReport, from_text
 from specs.errors import InputError
 
 #: Bytes of a report.json, and values in it: what is larger would not fit into memory as objects.
-MAX_BYTES, MAX_VALUES = 512 << 20, 30_000_000
+MAX_BYTES, MAX_VALUES = 512 << 20, 12_000_000
 NAME = "report.json"
 _SCHEMA = re.compile(rb'"schema_id"\s*:\s*"([^"\\]{0,100})"')
 
@@ -34,7 +34,9 @@ def read_report(name: str) -> DivergenceReport:
     from pydantic import ValidationError
 
     try:
-        return from_text(data.decode("utf-8"))
+        text = data.decode("utf-8")
+        del data  # as large as the text
+        return from_text(text)
     except UnicodeDecodeError as error:
         raise InputError(f"is no UTF-8 text: {error.reason}", place=str(path), remedy=_AGAIN) from None
     except ValidationError as error:

@@ -121,7 +121,7 @@ def test_what_the_spec_does_not_describe_and_probes(exact):
     )  # fmt: skip
     kernel = kernel.model_copy(update={"records": (gone, *kernel.records[1:])})
     text = text_of(render(exact.model_copy(update={"kernels": (kernel,), "probes": (probe,)})))
-    assert "6 of 6 calls have the predicted bits" in text
+    assert "calls have the predicted bits 6 of 6" in text
     assert "Not described by the spec 1 head_dim 96" in text
     assert "mufu.ex2 h200 differs 4,096 3 0 0x3f800000" in text
 
