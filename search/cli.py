@@ -169,7 +169,7 @@ def search(
             raise InputError(
                 what, place="arguments", remedy="write ulpscope search A@PLATFORM B@PLATFORM --kv-len 27525"
             )
-        sides, context = _sides(cells, settings or [])
+        sides, context = sides_with(cells, settings or [])
         heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
         named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
         context = {**shape_of(named, None, **heads), **context}
@@ -272,8 +272,12 @@ class _Line:
             sys.stderr.flush()
 
 
-def _sides(cells: list[str], settings: list[str]) -> tuple[list[Side], dict[str, Any]]:
-    """The sides with their settings, and what all of them see."""
+def sides_with(cells: list[str], settings: list[str]) -> tuple[list[Side], dict[str, Any]]:
+    """The sides with their settings, and what all of them see.
+
+    Raises:
+        InputError: too many sides, or a setting that says nothing.
+    """
     from search.sides import load_side
     from specs.context import CONTEXT
     from specs.errors import InputError

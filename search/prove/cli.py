@@ -134,6 +134,72 @@ def algebra(
 
 
 @app.command()
+def bound(
+    cells: Annotated[list[str], typer.Argument(metavar="A@PLATFORM [B@PLATFORM]", help="One or two sides.")],
+    kv_len: KvLen = None,
+    cancellation: Annotated[
+        float,
+        typer.Option(
+            "--cancellation", "-c", help="The exact output is at least this part of the weighted mean of |v|."
+        ),
+    ] = 0.5,
+    roundings: Annotated[
+        int | None,
+        typer.Option(
+            "--roundings", min=0, help="f32 roundings to allow for on each side, instead of those counted."
+        ),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="One input, scores and values: certify each side's error."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="[a.|b.]NAME=TEXT", help="Change a line of one side, or what formulas see."
+        ),
+    ] = None,
+    model: ModelOption = None,
+    q_heads: QHeads = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    batch: Batch = None,
+    seconds: SecondsOption = 60.0,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """The largest distance of two sides, or of one from the exact answer; or the error on one input."""
+    with answering(output is OutputFormat.json) as answer:
+        from fractions import Fraction
+
+        from search.cli import sides_with
+        from specs.errors import InputError
+
+        sides, context = sides_with(cells, settings or [])
+        heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
+        named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
+        context = {**shape_of(named, None, **heads), **context}
+        if file is not None:
+            from search.prove.bounds import certify_input
+
+            _say(answer, certify_input(sides, file, context))
+            return
+        if len(sides) > 2 or kv_len is None:
+            what = "no --kv-len" if kv_len is None else f"{len(sides)} sides"
+            raise InputError(
+                what,
+                place="arguments",
+                remedy="write ulpscope prove bound A@PLATFORM B@PLATFORM --kv-len 27525",
+            )
+        from search.prove.processes import ask
+        from search.prove.work import bound_job
+
+        part = Fraction(cancellation).limit_denominator(10**9)
+        _say(answer, ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds)))
+
+
+@app.command()
 def equal(
     cells: Annotated[
         list[str] | None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from search.prove.answer import Proof
@@ -81,6 +82,13 @@ def answer(job: Job) -> list[Proof]:
 
         sides = [Made(spec, p, job.values["options"]) for p in job.values["platforms"]]
         return [prove_algebra(sides, job.values["contexts"])]
+    if job.kind == "bound":
+        from search.prove.bounds import prove_bound
+
+        other = job.values["other"]
+        b = None if other is None else _side(parse_spec(*other), job.values["b"])
+        rest = job.values["context"], job.values["cancellation"], job.values["roundings"]
+        return [prove_bound(_side(spec, job.values["a"]), b, *rest)]
     if job.kind == "small":
         from search.prove.small import prove_small
 
@@ -125,8 +133,8 @@ def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver:
     """The question whether two sides part on a few tokens, bit by bit."""
     values: dict[str, Any] = {
         "other": packed(b.spec),
-        "a": (a.platform, dict(a.options), dict(a.context)),
-        "b": (b.platform, dict(b.options), dict(b.context)),
+        "a": _rest(a),
+        "b": _rest(b),
         "tokens": tokens,
         "context": {n: v for n, v in context.items() if n != "kv_len"},
         "solver": solver,
@@ -135,7 +143,36 @@ def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver:
     return Job("small", f"{a.label} and {b.label}", claim, seconds, packed(a.spec), values)
 
 
-def _side(spec: Spec, rest: tuple[Platform, dict[str, Any], dict[str, Any]]) -> Side:
+def bound_job(
+    sides: Sequence[Side],
+    context: Mapping[str, Any],
+    cancellation: Fraction,
+    roundings: int | None,
+    seconds: float,
+) -> Job:
+    """The question how far two sides can be apart; of one side, how far from the exact answer."""
+    a, b = sides[0], sides[1] if len(sides) > 1 else None
+    values: dict[str, Any] = {
+        "other": None if b is None else packed(b.spec),
+        "a": _rest(a),
+        "b": None if b is None else _rest(b),
+        "context": dict(context),
+        "cancellation": cancellation,
+        "roundings": roundings,
+    }
+    subject = f"{a.label} and {'the exact answer' if b is None else b.label}"
+    return Job("bound", subject, f"a bound at c = {float(cancellation):g}", seconds, packed(a.spec), values)
+
+
+#: What a side is besides its spec: platform, options, context, changed lines.
+Rest = tuple[Platform, dict[str, Any], dict[str, Any], dict[str, str]]
+
+
+def _rest(side: Side) -> Rest:
+    return side.platform, dict(side.options), dict(side.context), dict(side.changed)
+
+
+def _side(spec: Spec, rest: Rest) -> Side:
     from search.sides import Side as Made
 
     return Made(spec, *rest)
