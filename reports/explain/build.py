@@ -145,7 +145,7 @@ def _verdict(found: Explanation) -> c.Verdict:
         return c.Verdict(headline=headline, diverges=False)
     said = "bits agree at every site that both have" if first is None else _first(first)
     attributed = found.attribution.elements[0] if found.attribution is not None else None
-    if attributed is not None and found.attribution is not None:
+    if attributed is not None and found.attribution is not None and (attributed.total or out.differing):
         said += f"; {_accounts(attributed, found.attribution.parts)}"
     elif not out.differing:
         said += "; stored outputs agree"
@@ -216,7 +216,12 @@ def _notes(found: Explanation) -> tuple[Note, ...]:
     if found.reason:
         notes.append(Note(kind="limit", text=found.reason))
     if found.attribution is not None:
-        if not found.attribution.same_function:
+        if found.attribution.unchecked:
+            text = (
+                f"Hybrids were not checked for their meaning in real numbers: {found.attribution.unchecked}."
+            )
+            notes.append(Note(kind="limit", text=text))
+        elif not found.attribution.same_function:
             text = (
                 "The two sides are not the same function of real numbers on a sample: a fault, or another attention. "
                 "Hybrids were not checked for their meaning."

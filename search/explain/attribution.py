@@ -77,7 +77,7 @@ class Attribution:
     Attributes:
         parts: in the order of the dataflow.
         joined: why parts were joined.
-        same_function: whether both sides are one function of real numbers on a sample.
+        same_function: whether both sides are one function of real numbers on a sample; unchecked: why that is not known.
         elements: one explanation each.
         hybrids: how many were evaluated. orders: sampled orders; 0: every set was evaluated.
         format: of the output.
@@ -86,6 +86,7 @@ class Attribution:
     parts: tuple[Part, ...]
     joined: tuple[str, ...]
     same_function: bool
+    unchecked: str
     elements: tuple[Attributed, ...]
     hybrids: int
     orders: int
@@ -269,7 +270,14 @@ def attribute(
         _confirm(judged.maker.runs, element, sides, ends)
         found.append(_attributed(element, sides, values, table, ends[0].format))
     return Attribution(
-        parts, tuple(judged.joined), judged.same_function, tuple(found), len(sets), len(drawn), ends[0].format
+        parts,
+        tuple(judged.joined),
+        judged.same_function,
+        judged.unchecked,
+        tuple(found),
+        len(sets),
+        len(drawn),
+        ends[0].format,
     )
 
 

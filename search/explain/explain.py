@@ -27,7 +27,7 @@ from search.explain.shapley import ORDERS
 from search.explain.travel import Travel, sites, travel
 from search.sides import before_rounding
 from specs import Platform, Spec
-from specs.errors import InputError
+from specs.errors import InputError, UlpscopeError, UnsupportedError
 from verify.case import Case
 from verify.emulator import Run
 
@@ -129,16 +129,30 @@ def explain(
     evaluate(runs)
     progress("compare", 0, 0)
     found = travel(*runs, flats)
-    judged = legality(flats, runs, fine=fine) if attributed else None
-    parts = judged.maker.parts if judged is not None else tuple(parts_of(flats, runs))
+    parts = tuple(parts_of(flats, runs, fine=fine))
+    judged, refused = _judged(flats, runs, fine) if attributed else (None, "")
     changes = tuple((p.name, p.changes) for p in parts)
     element, reason = choose_element(runs, at or {}) if attributed and parts else (None, "")
     attribution: Attribution | None = None
     rankings: tuple[Ranking, ...] = ()
     if judged is not None and element is not None:
-        attribution = attribute(judged, [element], seed=seed, progress=progress, orders=orders)
+        try:
+            attribution = attribute(judged, [element], seed=seed, progress=progress, orders=orders)
+        except UnsupportedError as error:
+            reason = f"not attributed: {error.cause}"
+    if attribution is not None:
         rankings = tuple(rank(run, attribution.parts) for run in runs) if ranked else ()
-    return Explanation((labels[0], labels[1]), runs, found, not parts, changes, attribution, rankings, reason)
+    return Explanation(
+        (labels[0], labels[1]), runs, found, not parts, changes, attribution, rankings, refused or reason
+    )
+
+
+def _judged(flats: tuple[Flat, Flat], runs: tuple[Run, Run], fine: bool) -> tuple[Legality | None, str]:
+    """The parts ready to be exchanged, or why a side cannot be taken apart."""
+    try:
+        return legality(flats, runs, fine=fine), ""
+    except UlpscopeError as error:
+        return None, f"not attributed, as a side cannot be taken apart: {error.cause}"
 
 
 def explain_many(

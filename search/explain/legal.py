@@ -11,12 +11,15 @@ import numpy as np
 from search.explain.hybrid import Hybrid, Maker, Taken, merged
 from search.explain.meaning import sample_of, sample_tokens
 from search.explain.pool import Pool
+from search.explain.quick import QuickArithmetic
 from search.explain.reals import CLOSE, RealArithmetic
 from search.explain.shapley import EXACT, every_set, sampled_orders, sets_of
-from specs.errors import UlpscopeError
+from specs.errors import UlpscopeError, UnsupportedError
 from verify.arguments import Problem
 from verify.partition import plan_program
 
+#: Tokens of the sample on which hybrids are evaluated once, with their roundings.
+FEW = 20
 Progress = Callable[[str, int, int], None]
 
 
@@ -29,21 +32,29 @@ class Legality:
         same_function: whether both sides are one function of real numbers on the sample; if not, meanings are not
             compared.
         joined: which parts were joined, and why.
+        unchecked: why meanings are not known; empty if they are.
     """
 
     maker: Maker
     same_function: bool = True
     joined: list[str] = field(default_factory=list[str])
+    unchecked: str = ""
     _known: dict[frozenset[str], Hybrid | str] = field(default_factory=dict[frozenset[str], Hybrid | str])
 
     def __post_init__(self) -> None:
-        self._pool = Pool(RealArithmetic())
+        self._pool, self._scalars = Pool(RealArithmetic()), Pool(QuickArithmetic())
+        self._few: Problem | None = None
         self._sample: Problem | None = None
         self._truth: list[float] = []
         everything = frozenset(range(len(self.maker.parts)))
-        ends = [self._meaning(self.maker.make(s)) for s in (frozenset[int](), everything)]
-        self._truth += ends[0]
-        self.same_function = _close(ends[0], ends[1])
+        ends = [self.maker.make(s) for s in (frozenset[int](), everything)]
+        try:
+            meanings = [self._meaning(end) for end in ends]
+        except UlpscopeError as error:
+            self.same_function, self.unchecked = False, error.cause
+            return
+        self._truth += meanings[0]
+        self.same_function = _close(*meanings)
 
     def judge(self, taken: Taken) -> Hybrid | str:
         """The hybrid, or why it is not legal."""
@@ -62,6 +73,7 @@ class Legality:
     def _judge(self, taken: Taken) -> Hybrid | str:
         try:
             found = self.maker.make(taken)
+            self._values(found)
             if self.same_function and not _close(self._meaning(found), self._truth):
                 return "it is another function of real numbers"
         except UlpscopeError as error:
@@ -71,22 +83,24 @@ class Legality:
         return found
 
     def separate(
-        self, seed: int, orders: int, progress: Progress, want: Callable[[int], list[Taken]] | None = None
+        self, seed: int, orders: int, progress: Progress
     ) -> tuple[list[tuple[int, ...]], list[Taken]]:
         """Join parts until every hybrid that is evaluated is legal.
 
         Args:
             seed, orders: of sampled orders, where there are more than `EXACT` parts.
             progress: told how many hybrids were judged.
-            want: which sets are evaluated, if not those of Shapley values.
 
         Returns:
             the sampled orders (none: all sets are evaluated), and the sets.
+
+        Raises:
+            UnsupportedError: a side itself cannot be evaluated by the definition.
         """
         while True:
             n = len(self.maker.parts)
             drawn = [] if n <= EXACT else sampled_orders(n, orders, seed)
-            sets = want(n) if want else every_set(n) if not drawn else sets_of(drawn)
+            sets = sets_of(drawn) if drawn else every_set(n)
             found: list[tuple[Taken, str]] = []
             for done, s in enumerate(sets):
                 progress("hybrids checked", done, len(sets))
@@ -97,20 +111,38 @@ class Legality:
                         break
             if not found:
                 return drawn, sets
+            lost = next((why for s, why in found if len(s) in (0, n)), None)
+            if lost is not None:
+                raise UnsupportedError(
+                    f"a side cannot be evaluated by the definition: {lost}",
+                    place="explain",
+                    remedy="use --no-attribution",
+                )
             i, j = _to_join(n, [s for s, _ in found])
             why = next(r for s, r in found if (i in s) != (j in s))
             names = [self.maker.parts[k].name for k in sorted((i, j))]
             self.joined.append(f"'{names[0]}' and '{names[1]}' go together: {why}")
             self.maker = replace(self.maker, parts=merged(self.maker.parts, i, j))
 
+    def _values(self, hybrid: Hybrid) -> None:
+        """Evaluate a hybrid on a few tokens: its platform may lack an instruction, a format a function.
+
+        Raises:
+            UnsupportedError: something has no value.
+        """
+        if self._few is None:
+            self._few = sample_of(hybrid.problem, min(hybrid.problem.kv_len, FEW))
+        self._on(hybrid, self._few, self._scalars)
+
     def _meaning(self, hybrid: Hybrid) -> list[float]:
         """The output of a hybrid on a small sample, in real numbers."""
-        sample = self._problem(hybrid)
-        context = {**hybrid.plan.context, "kv_len": sample.kv_len}
-        plan = plan_program(hybrid.program, context)
+        return self._on(hybrid, self._problem(hybrid), self._pool)
+
+    def _on(self, hybrid: Hybrid, sample: Problem, pool: Pool) -> list[float]:
+        plan = plan_program(hybrid.program, {**hybrid.plan.context, "kv_len": sample.kv_len})
         small = replace(hybrid, plan=plan, problem=sample, memory={})
         with np.errstate(all="ignore"):
-            return self._pool.values(small, (0, 0), _columns(sample), (hybrid.site,))[hybrid.site]
+            return pool.values(small, (0, 0), _columns(sample), (hybrid.site,))[hybrid.site]
 
     def _problem(self, hybrid: Hybrid) -> Problem:
         if self._sample is None:

@@ -248,3 +248,45 @@ def test_sides_that_mean_something_else_are_said_to() -> None:
     assert found.attribution is not None
     assert not found.attribution.same_function
     assert sum(the_element(found).phi) == the_element(found).total
+
+
+def test_query_tokens_and_heads_are_found_in_the_output() -> None:
+    """Three causal queries of four heads: the element that is attributed is the one that the output stores there."""
+    rng = np.random.default_rng(11)
+    arrays = {
+        "q": rng.standard_normal((3, 4, 8)).astype(np.float32),
+        "k": rng.standard_normal((40, 2, 8)).astype(np.float32),
+        "v": rng.standard_normal((40, 2, 8)).astype(np.float32),
+    }
+    case = Case("queries", arrays, causal=True)
+    a, b = load_spec("walkthrough.triton"), load_spec("walkthrough.xqa")
+    found = run(a, b, case, at={"query": 1, "head": 3, "dim": 5})
+    one = the_element(found)
+    outputs = [case.emulate(s, h200(), backend="oracle").output[1, 3, 5] for s in (a, b)]
+    assert one.stored == (float(outputs[0]), float(outputs[1]))
+    assert one.element.at == {"query": 1, "head": 3, "dim": 5}
+    rest = run(a, b, case, at={"head": 2})
+    assert the_element(rest).element.at["head"] == 2
+
+
+@pytest.mark.slow
+def test_scores_of_the_array_engine_give_the_same_attribution() -> None:
+    """Long enough that scores are not computed by the definition: both sides' own, and those of hybrids."""
+    from specs import parse_spec
+    from verify.case import random_case
+
+    a = load_spec("walkthrough.flash_attention_2")
+    text = a.to_toml().replace("sum(q * k, seq()) * scale", "sum(q * k, pairwise()) * scale")
+    text = text.replace('compute = "f32"', 'compute = "f32.ftz"').replace(
+        "value / norm)", "bf16(value / norm))"
+    )
+    b = parse_spec(text.replace("walkthrough.flash_attention_2", "test.other"))
+    case = random_case(2, 2100, q_heads=2, kv_heads=1, head_dim=64)
+    at = {"head": 1, "dim": 3}
+    cells = ((a, h200()), (b, h200()))
+    fast = explain(case, *cells, at=at, ranked=False)
+    slow = explain(case, *cells, at=at, ranked=False, backend="oracle")
+    assert fast.attribution is not None
+    assert [p.name for p in fast.attribution.parts] == ["compute format", "scores", "partials and merge"]
+    assert the_element(fast).table == the_element(slow).table
+    assert fast.travel == slow.travel
