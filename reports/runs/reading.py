@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
-from reports.runs.contract import SCHEMA_ID, DivergenceReport, from_text
+from pydantic import ValidationError
+
+from reports.runs.contract import SCHEMA_ID, DivergenceReport
+from reports.runs.shape import misfit
 from specs.errors import InputError
 
 #: Bytes of a report.json, and values in it: what is larger would not fit into memory as objects.
@@ -30,23 +35,37 @@ def read_report(name: str) -> DivergenceReport:
         raise InputError(
             "holds too many values", place=str(path), remedy=f"a report has at most {MAX_VALUES:,} of them"
         )
-    # Here as pydantic takes as long to import as all the rest.
-    from pydantic import ValidationError
-
+    value = _parsed(data, path)
+    del data  # as large as what it says
+    found = misfit(value, DivergenceReport.model_json_schema(mode="validation"))
+    if found is not None:
+        raise InputError(f"is no report of version {SCHEMA_ID}: {found}", place=str(path), remedy=_AGAIN)
     try:
-        text = data.decode("utf-8")
-        del data  # as large as the text
-        return from_text(text)
-    except UnicodeDecodeError as error:
-        raise InputError(f"is no UTF-8 text: {error.reason}", place=str(path), remedy=_AGAIN) from None
+        return DivergenceReport.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            cause = f"is no JSON, or cut off: {first['msg'].removeprefix('Invalid JSON: ')[:160]}"
-        else:
-            where = ".".join(str(part)[:40] for part in first["loc"][:6])
-            cause = f"is no report of version {SCHEMA_ID}: {where or 'the whole'}: {first['msg'][:160]}"
+        where = ".".join(str(part)[:40] for part in first["loc"][:6])
+        cause = f"is no report of version {SCHEMA_ID}: {where or 'the whole'}: {first['msg'][:160]}"
         raise InputError(cause, place=str(path), remedy=_AGAIN) from None
+
+
+def _parsed(data: bytes, path: Path) -> Any:
+    """The JSON in ``data``.
+
+    Raises:
+        InputError: it is none, is cut off, or nested too deeply.
+    """
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise InputError(f"is no UTF-8 text: {error.reason}", place=str(path), remedy=_AGAIN) from None
+    except (ValueError, RecursionError) as error:
+        cause = f"is no JSON, or cut off: {str(error)[:160]}"
+        raise InputError(cause, place=str(path), remedy=_AGAIN) from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 _AGAIN = "make the report again with: ulpscope report RUN ..."

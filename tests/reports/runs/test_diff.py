@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from reports.contract_base import to_json
 from reports.runs import contract as c
@@ -17,6 +18,7 @@ from reports.runs.difference import compare_reports
 from reports.runs.difftext import lines, markdown
 from reports.runs.policy import judge, load_policy
 from reports.runs.reading import read_report
+from reports.runs.shape import misfit
 from specs.errors import InputError
 from tests.reports.runs import making
 from tests.reports.runs.test_page import predicted
@@ -228,21 +230,61 @@ def test_a_report_is_read_from_its_file_or_its_folder(tmp_path, text):
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (lambda t: t[: len(t) // 2], "is no JSON, or cut off: EOF"),
+        (lambda t: t[: len(t) // 2], "is no JSON, or cut off: Expecting"),
         (lambda _: "", "is empty"),
         (lambda _: "[]", "states no schema_id"),
         (lambda _: '{"name": 1}', "states no schema_id"),
         (lambda _: b"\xff\xfe\x00", "states no schema_id"),
         (lambda t: t.replace("ulpscope.divergence/1", "ulpscope.divergence/7"), "of version ulpscope.divergence/7"),
         (lambda t: t.replace("ulpscope.divergence/1", "ulpscope.report/1"), "another kind, ulpscope.report/1"),
-        (lambda t: t.replace('"title"', '"titel"'), "is no report of version ulpscope.divergence/1: "),
-        (lambda t: t.replace('"rows":4', '"rows":-4'), "rows: Input should be greater than or equal to 0"),
+        (lambda t: t.replace('"title"', '"titel"'), "ulpscope.divergence/1: title is missing"),
+        (lambda t: t.replace('"rows":4', '"rows":NaN'), "NaN is no JSON"),
+        (lambda t: t.replace('"rows":4', '"rows":' + "9" * 5000), "is no JSON, or cut off"),
+        (lambda t: re.sub('"seconds":[^,]+', '"seconds":1e999', t), "provenance.seconds: Input should be a finite"),
+        (lambda t: t.replace('"pairs":[', '"pairs":[' + "[]," * 100_000), "pairs.0 should be of type object"),
+        (lambda t: t.replace('"rows":4', '"rows":-4'), "coordinates.0.rows should be at least 0"),
         (lambda t: t.encode().replace(b"Divergence", b"\xffivergence"), "is no UTF-8"),
         (lambda t: '{"schema_id":"ulpscope.divergence/1","title":' + "[" * 200_000, "is no JSON, or cut off"),
     ],
 )  # fmt: skip
 def test_files_that_are_no_report(tmp_path, text, change, cause):
     assert cause in refused(tmp_path / "x.json", change(text))
+
+
+def places(value, path=()):
+    """Every place in JSON, as the keys that lead there."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, x in items:
+        yield from places(x, (*path, key))
+
+
+def test_a_shape_is_refused_as_the_contract_refuses_it(text):
+    """At places drawn at random: what has another type, or is gone, is a misfit if and only if pydantic refuses it."""
+    schema = c.DivergenceReport.model_json_schema(mode="validation")
+    whole = json.loads(text)
+    assert misfit(whole, schema) is None
+    every = [p for p in places(whole) if p]
+    rng = np.random.default_rng(5)
+    refused_ones = 0
+    for pick in rng.choice(len(every), 250, replace=False):
+        *path, last = every[pick]
+        changed = json.loads(text)
+        holder = changed
+        for key in path:
+            holder = holder[key]
+        if isinstance(holder, dict) and rng.random() < 0.3:
+            del holder[last]
+        else:
+            holder[last] = [None, {}, [], "a", -1, 0.5][rng.integers(6)]
+        try:
+            c.DivergenceReport.model_validate(changed)
+            accepted = True
+        except ValidationError:
+            accepted = False
+        assert (misfit(changed, schema) is None) == accepted, (every[pick], misfit(changed, schema))
+        refused_ones += not accepted
+    assert 100 < refused_ones < 250
 
 
 def test_files_that_are_too_large(tmp_path, text, monkeypatch):
