@@ -190,6 +190,10 @@ def compare_runs(
     )
 
 
+#: Fields that say where a run was, not what was asked for.
+PLACES = frozenset({"gpu", "platform", "sm_count", "provider", "cuda", "driver"})
+
+
 def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Finding]:
     """Fields of the coordinate that change nothing: all pairs of runs that differ in that field alone are identical.
 
@@ -201,14 +205,25 @@ def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Findi
         flat = [_flat(runs[k]) for k in (i, j)]
         differ = [k for k in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(k) != flat[1].get(k)]
         if len(differ) == 1:
-            shown = f"{flat[0].get(differ[0])} and {flat[1].get(differ[0])}"
+            shown = " and ".join(
+                "none given" if (v := side.get(differ[0])) is None else f"{v}" for side in flat
+            )
             seen.setdefault(differ[0], []).append(((i, j), shown))
     found: list[Finding] = []
     for name, pairs in seen.items():
         if all(identical[pair] for pair, _ in pairs):
             where = tuple(dict.fromkeys(runs[k].name for pair, _ in pairs for k in pair))
-            text = f"{name} has no effect: {pairs[0][1]} give identical values; was it obeyed?"
-            found.append(Finding("no_effect", "warning", text, where, len(pairs)))
+            text = f"{name} has no effect: {pairs[0][1]} give identical values"
+            asked = name not in PLACES
+            found.append(
+                Finding(
+                    "no_effect",
+                    "warning" if asked else "note",
+                    text + ("; was it obeyed?" if asked else ""),
+                    where,
+                    len(pairs),
+                )
+            )
     return found
 
 

@@ -242,6 +242,10 @@ def test_a_switch_without_effect():
         [at(a, gpu="x", num_splits=0), at(b, gpu="x", num_splits=1), at(c, gpu="x", num_splits=2)]
     )
     assert other.findings == ()  # 2 splits do change something
+    assert same.findings[0].severity == "warning"
+    place = compare_runs([at(a, gpu="x"), at(b, gpu="x", provider="p")]).findings
+    assert [(f.code, f.severity) for f in place] == [("no_effect", "note")]
+    assert place[0].text == "provider has no effect: none given and p give identical values"
     copy = replace(at(b, gpu="x", num_splits=1), sha256=a.sha256)  # equal values make equal files
     assert "no_effect" in {f.code for f in compare_runs([at(a, gpu="x", num_splits=0), copy]).findings}
     two = compare_runs([at(a, gpu="x", num_splits=0), at(b, gpu="y", num_splits=1)])
