@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from specs import Platform, load_platform
 from specs.context import CONTEXT
 from specs.discover import every
-from specs.errors import SpecError, UnsupportedError
+from specs.errors import UlpscopeError
 from specs.requested import load_requested, resolve_kernel
 from verify.metrics.align import align_runs, by_conversation
 from verify.metrics.plan import TILE
@@ -97,7 +97,7 @@ def _resolved(name: str | None, platform: Platform, c: Coordinate) -> str | None
         context["batch"] = c.batch_size
     try:
         return resolve_kernel(asked, platform, context)
-    except (SpecError, UnsupportedError):
+    except UlpscopeError:  # not described, or flags that no formula takes
         return None
 
 

@@ -284,6 +284,14 @@ def test_logits_without_a_distribution_become_nan() -> None:
         ({"gpu": "RTX PRO 6000", "attention_backend": "xqa.decode"}, Kernel("xqa.decode", "sm120")),
         ({"platform": "b200", "attention_backend": "plain"}, Kernel(None, "b200")),
         ({"gpu": "H200", "engine": "sglang", "attention_backend": "triton"}, Kernel(None, "h200")),
+        (
+            {"gpu": "B200", "engine": "vllm", "engine_version": "0.33.0", "requested_backend": "FLASH_ATTN"},
+            Kernel(None, "b200"),
+        ),
+        (
+            {"gpu": "H200", "engine": "vllm", "requested_backend": "FLASHINFER", "flags": {"head_dim": -5}},
+            Kernel(None, "h200"),
+        ),
         ({"gpu": "H100"}, Kernel(None, "h100")),
         ({"gpu": "MI300X", "attention_backend": "xqa.decode"}, Kernel(None, None)),
         ({"attention_backend": "xqa.decode"}, Kernel(None, None)),
