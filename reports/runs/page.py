@@ -215,8 +215,10 @@ def _ranges(shown: Sequence[figures.Focus]) -> dict[str, Any] | None:
 def _places(
     report: c.DivergenceReport, runs: Mapping[str, c.Coordinate], drawn: dict[str, Figure]
 ) -> list[Placed]:
+    """The whole groups of runs, the largest first."""
     out: list[Placed] = []
-    for i, region in enumerate(g for g in report.geometry if g.subset == "all"):
+    whole = sorted((g for g in report.geometry if g.subset == "all"), key=lambda g: -len(g.points))
+    for i, region in enumerate(whole):
         placed = _placed(region, runs, "")
         if i < SPACES and len(region.points) > 3:
             name = f"fig-region-{i}"
