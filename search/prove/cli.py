@@ -134,6 +134,32 @@ def algebra(
 
 
 @app.command()
+def library(
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC ...]", help="Names or paths; the whole library by default."),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Processes at a time.")] = 2,
+    seconds: SecondsOption = 25.0,
+    output: FormatOption = OutputFormat.text,
+) -> None:
+    """Everything above over the whole library, as a table with what the proofs assume."""
+    with answering(output is OutputFormat.json) as answer:
+        from search.prove.library import library_names, prove_library, to_json
+        from verify.console import Progress
+
+        progress = Progress()
+        try:
+            found = prove_library(specs or library_names(), workers, seconds, progress)
+        finally:
+            progress.clear()
+        answer.data(to_json(found))
+        for line in found.lines():
+            answer.text(line)
+        answer.close(found.verdict())
+
+
+@app.command()
 def bound(
     cells: Annotated[list[str], typer.Argument(metavar="A@PLATFORM [B@PLATFORM]", help="One or two sides.")],
     kv_len: KvLen = None,

@@ -102,6 +102,8 @@ def cases(spec: Spec, platforms: Mapping[str, Platform], fixed: Mapping[str, Sca
         for known in partial:
             for values in group:
                 both = {**known, **values}
+                if _refused(spec, needed, both):
+                    continue
                 seen.setdefault(_formulas(spec, needed, both), both)
         partial = list(seen.values())
         if len(partial) > MAX_CASES:
@@ -178,6 +180,20 @@ def _thresholds(spec: Spec, name: str) -> list[Scalar]:
 def names_in(n: Node) -> set[str]:
     """The names below a node."""
     return {x.id for x in n.walk() if isinstance(x, Name)}
+
+
+def _refused(spec: Spec, needed: set[str], known: Mapping[str, Scalar]) -> bool:
+    """Whether a requirement fails already, whatever the other names are; lines of [let] that variants change are open."""
+    changed = {n for v in spec.file.variants for n in (*v.let, *v.drop)}
+    lets = Lets(spec.file.let, known)
+    for i in _requires(spec, needed):
+        text = spec.file.requires[i].that
+        if (
+            not names_of(text) & set(spec.file.let) & changed
+            and value_of(lets.fold(parse_expr(text))) is False
+        ):
+            return True
+    return False
 
 
 def _formulas(spec: Spec, needed: set[str], known: Mapping[str, Scalar]) -> Any:
