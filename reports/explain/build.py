@@ -147,7 +147,7 @@ def _verdict(found: Explanation) -> c.Verdict:
     attributed = found.attribution.elements[0] if found.attribution is not None else None
     if attributed is not None and found.attribution is not None and (attributed.total or out.differing):
         said += f"; {_accounts(attributed, found.attribution.parts)}"
-    elif not out.differing:
+    if not out.differing:
         said += "; stored outputs agree"
     points.append(
         f"{out.differing:,} of {out.compared:,} stored outputs differ"
@@ -161,7 +161,7 @@ def _verdict(found: Explanation) -> c.Verdict:
     if attributed is not None:
         points.append(
             f"Stored at {at_text(attributed.element.at)}: {attributed.bits[0]} and {attributed.bits[1]}, "
-            f"{attributed.ulp:+d} ULP; the final rounding adds {signed(attributed.rounding)}."
+            f"{attributed.ulp:+,d} ULP; the final rounding adds {signed(attributed.rounding)}."
         )
     return c.Verdict(headline=said, diverges=bool(out.differing), points=tuple(points))
 

@@ -100,7 +100,10 @@ def _element(one: c.ElementInfo, found: c.AttributionInfo) -> Iterator[str]:
         )
     more = ("",) * (len(rows[0]) - 2)
     rows += [("before the last rounding", figure(one.total), *more)]
-    rows += [("final rounding", figure(one.rounding), *more), ("stored", f"{one.ulp:+d}", *more)]
+    rows += [
+        ("final rounding", figure(one.rounding), *more),
+        ("stored", f"{one.ulp:+,d}" if one.ulp else "0", *more),
+    ]
     yield from _table(rows, left=(0,))
     how = f"{found.orders} sampled orders" if sampled else "every set of parts"
     stored = f"stored {one.stored_a} and {one.stored_b}"

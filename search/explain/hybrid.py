@@ -175,9 +175,18 @@ class Maker:
         return Hybrid(taken, spec, program, site, fmt, plan, problem, platform, scalars)
 
 
+def _joined(*names: str) -> str:
+    """One name for several parts: ``partition + lines w, total``."""
+    words = [word for name in names for word in name.split(" + ")]
+    others = [word for word in words if not word.startswith("line")]
+    lines = [x for word in words if word.startswith("line") for x in word.split(" ", 1)[1].split(", ")]
+    several = f"lines {', '.join(lines)}" if len(lines) > 1 else f"line {lines[0]}" if lines else ""
+    return " + ".join([*others, *([several] if several else [])])
+
+
 def merged(parts: Sequence[Part], i: int, j: int) -> tuple[Part, ...]:
     """The parts with two of them joined, at the place of the first."""
     low, high = min(i, j), max(i, j)
     a, b = parts[low], parts[high]
-    one = Part(f"{a.name} + {b.name}", (*a.atoms, *b.atoms), (*a.changes, *b.changes))
+    one = Part(_joined(a.name, b.name), (*a.atoms, *b.atoms), (*a.changes, *b.changes))
     return tuple(one if n == low else part for n, part in enumerate(parts) if n != high)

@@ -24,13 +24,17 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own with a small input of two groups: 300 tokens in five splits, or in two tiles."""
     monkeypatch.chdir(tmp_path)
+    make_input(tmp_path / "small.npz")
+    return tmp_path
+
+
+def make_input(path: Path) -> None:
     rng = np.random.default_rng(7)
     np.savez(
-        "small.npz",
+        path,
         scores=rng.standard_normal((2, 300)).astype(np.float32),
         values=rng.standard_normal((300, 3)).astype(np.float32),
     )
-    return tmp_path
 
 
 def run(*arguments: str) -> Any:
@@ -51,10 +55,23 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
-def test_verdict_first_then_where_and_what() -> None:
-    done = run(FA2, XQA, *SMALL)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with the files of one explanation, and what was printed."""
+    place = tmp_path_factory.mktemp("written")
+    make_input(place / "small.npz")
+    chosen = ("--input", str(place / "small.npz"), "--backend", "oracle", "--row", "1", "--dim", "2")
+    done = run(FA2, XQA, *chosen, "--out", str(place / "out"))
     assert done.exit_code == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return place / "out", done.stdout
+
+
+def read(folder: Path) -> c.Explanation:
+    return c.Explanation.model_validate_json((folder / "explain.json").read_text())
+
+
+def test_verdict_first_then_where_and_what(written: tuple[Path, str]) -> None:
+    lines = written[1].splitlines()
     assert lines[0].startswith("first parts at weight, row 0, token 0, group 0: ")
     assert " ULP at row " in lines[0]
     assert " accounts for " in lines[0]
@@ -65,11 +82,10 @@ def test_verdict_first_then_where_and_what() -> None:
         "  walkthrough.xqa@h200                weight = bf16(exp(score - safe))  (walkthrough.xqa.toml:22:12)"
         in lines
     )
-    assert done.stderr.strip().splitlines()[-1].startswith("first parts at weight")
 
 
-def test_the_numbers_add_up_in_the_json_and_fit_its_schema() -> None:
-    found = answer(FA2, XQA, *SMALL, "--row", "1", "--dim", "2")
+def test_the_numbers_add_up_in_the_json_and_fit_its_schema(written: tuple[Path, str]) -> None:
+    found = read(written[0])
     schema = json.loads(run("--schema").stdout)
     pytest.importorskip("jsonschema").validate(found.model_dump(mode="json"), schema)
     assert found.attribution is not None
@@ -85,25 +101,21 @@ def test_the_numbers_add_up_in_the_json_and_fit_its_schema() -> None:
     assert found.attribution.rankings[1].ranks[0].line in ("weight", "partial")
 
 
-def test_files_and_pages_are_functions_of_the_contract(folder: Path) -> None:
-    done = run(FA2, XQA, *SMALL, "--out", "out")
-    assert done.exit_code == 0, done.stderr
-    assert sorted(p.name for p in (folder / "out").iterdir()) == [
-        "explain.html",
-        "explain.json",
-        "explain.md",
-    ]
-    found = c.Explanation.model_validate_json((folder / "out" / "explain.json").read_text())
-    page = (folder / "out" / "explain.html").read_text()
+def test_files_and_pages_are_functions_of_the_contract(written: tuple[Path, str]) -> None:
+    folder, _ = written
+    assert sorted(p.name for p in folder.iterdir()) == ["explain.html", "explain.json", "explain.md"]
+    found = read(folder)
+    page = (folder / "explain.html").read_text()
     assert render(found) == page
-    assert render_markdown(found) == (folder / "out" / "explain.md").read_text()
+    assert render_markdown(found) == (folder / "explain.md").read_text()
     assert '"type":"waterfall"' in page
     assert "http://" not in page.split("<script>")[0]
-    assert str(folder) not in page
+    assert "walkthrough.xqa.toml:22:12" in page
+    assert "/walkthrough.xqa.toml" not in page
 
 
-def test_what_comes_from_files_is_escaped() -> None:
-    found = answer(FA2, XQA, *SMALL)
+def test_what_comes_from_files_is_escaped(written: tuple[Path, str]) -> None:
+    found = read(written[0])
     part = found.parts[0].model_copy(update={"name": HOSTILE})
     hostile = found.model_copy(update={"input": HOSTILE, "parts": (part, *found.parts[1:])})
     page = render(hostile)

@@ -39,7 +39,7 @@ def test_the_glove_game() -> None:
     assert found.errors is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5).flatmap(lambda n: st.tuples(st.just(n), tables(n))))
 def test_they_are_the_average_over_all_orders(game: tuple[int, Table]) -> None:
     n, table = game
@@ -53,7 +53,7 @@ def test_they_are_the_average_over_all_orders(game: tuple[int, Table]) -> None:
     assert sum(row[0] for row in found.phi) == table[frozenset(range(n))][0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tables(4), tables(4))
 def test_values_of_a_sum_are_sums_of_values(one: Table, two: Table) -> None:
     both: Table = {s: (one[s][0] + two[s][0],) for s in one}
@@ -61,7 +61,7 @@ def test_values_of_a_sum_are_sums_of_values(one: Table, two: Table) -> None:
     assert phis[2] == [a + b for a, b in zip(phis[0], phis[1], strict=True)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(tables(4), st.integers(0, 1000))
 def test_sampled_values_add_up_exactly_too(table: Table, seed: int) -> None:
     orders = sampled_orders(4, 5, seed)
