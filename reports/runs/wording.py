@@ -54,11 +54,7 @@ def verdict(
     points += _repeats(repeats) if len(coordinates) > 1 else []
     points += _noise(repeats, near)
     points += _health(health)
-    points += [
-        f"{f.text.rstrip('?.')}{'?' if f.text.endswith('?') else '.'}"
-        for f in findings
-        if f.severity != "note"
-    ][:_SHOWN]
+    points += [_stopped(f.text) for f in findings if f.severity != "note"][:_SHOWN]
     points += [f"{f.text}." for f in findings if f.code == "reference"]
     points += _refused(pairs)
     points += _forks(compared)
@@ -85,6 +81,10 @@ def with_prediction(report: c.DivergenceReport, section: Prediction) -> c.Diverg
     point = cut(f"Prediction: {section.headline}.")
     told = report.verdict.model_copy(update={"points": (point, *report.verdict.points)})
     return report.model_copy(update={"verdict": told, "prediction": section})
+
+
+def _stopped(text: str) -> str:
+    return text if text.endswith("?") else f"{text.rstrip('.')}."
 
 
 def _sentence(text: str) -> str:
@@ -345,7 +345,7 @@ def _health(health: Sequence[m.RunHealth]) -> Iterator[str]:
     """What is odd in a run and changes what its numbers mean: the gravest first."""
     found = [(h.run, f) for h in health for f in h.findings if f.severity != "note"]
     found.sort(key=lambda x: x[1].severity != "error")
-    yield from (f"{run}: {f.text}." for run, f in found[:_SHOWN])
+    yield from (f"{run}: {_stopped(f.text)}" for run, f in found[:_SHOWN])
     if len(found) > _SHOWN:
         yield f"{len(found) - _SHOWN} more findings on single runs are in the health section."
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.topk import masses
+from verify.runs.layercheck import check_out
 from verify.runs.manifest import Recording
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence
@@ -30,6 +31,8 @@ PARALLEL = 0.999
 #: Nats: differences of log-probabilities below it, in the root mean square, can be rounding in bf16. Logits of `TYPICAL`
 #: size have the same.
 ROUNDING, TYPICAL = 0.1, 10.0
+#: Layers of a run whose output is computed again.
+LAYERS = 64
 LOGPROBS = ("raw_logprobs", "processed")
 LN2 = log(2.0)
 
@@ -171,8 +174,22 @@ def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:
     ]
     if recording.lse_base is None and any(s.top is not None and s.top.lse is not None for s in run.sequences):
         findings.append(Finding("lse_base", "note", "the base of the log-sum-exp is not told", (run.name,)))
+    findings += _outputs(run)
     rows = sum(s.rows for s in run.sequences)
     return RunHealth(run.name, len(run.sequences), rows, counts, tuple(findings))
+
+
+def _outputs(run: Run) -> list[Finding]:
+    """Layers whose stored output is not that of their stored q, k and v: the worst is told; or how near the output is."""
+    layers = [layer for s in run.sequences if s.repeat == 0 for layer in s.attention][:LAYERS]
+    checked = [(layer, found) for layer in layers if (found := check_out(layer)) is not None]
+    wrong = [x for x in checked if not x[1].computed_from_them]
+    if not checked:
+        return []
+    layer, worst = max(wrong or checked, key=lambda x: x[1].distance / x[1].possible)
+    more = f"; {len(wrong) - 1} more layers likewise" if len(wrong) > 1 else ""
+    severity: Severity = "warning" if wrong else "note"
+    return [Finding("attention_output", severity, worst.text(layer) + more, (run.name,), len(wrong) or None)]
 
 
 def find_permutation(a: Floats, b: Floats) -> Permutation | None:

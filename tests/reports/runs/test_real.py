@@ -216,3 +216,22 @@ def test_where_the_runs_of_96_and_320_tokens_part():
     assert any(f"part first in text at position {position}:" in p for p in found.verdict.points)
     deep = found.pairs[0].depth
     assert [b.metrics["max_abs"].maximum > 0 for b in deep] == [b.high >= position for b in deep]
+
+
+def test_the_stored_output_is_not_that_of_the_stored_inputs():
+    """The layer was computed in float32; what is stored of q, k and v was rounded to float16."""
+    name = "smollm2/smollm2_T320_attn_fp16in.npz"
+    with np.load(file(name)) as z:
+        q, k, v, out = (z[f"layer15.{x}"].astype(np.float64) for x in ("q", "k", "v", "out"))
+    scores = np.einsum("hid,hjd->hij", q, np.repeat(k, 3, axis=0)) / 8
+    weights = np.where(
+        np.tril(np.ones((320, 320), bool)), np.exp(scores - scores.max(axis=2, keepdims=True)), 0
+    )
+    exact = np.einsum("hij,hjd->hid", weights, np.repeat(v, 3, axis=0)) / weights.sum(axis=2, keepdims=True)
+    off = np.abs(out - exact)
+    head, row, column = (int(i) for i in np.unravel_index(off.argmax(), off.shape))
+    found = report(name)
+    said = next(p for p in found.verdict.points if "was not computed from these numbers" in p)
+    assert f"up to {off.max():.2g} from exact attention" in said
+    assert f"(row {row}, head {head}, column {column})" in said
+    assert said.endswith("were they rounded when they were stored?")
