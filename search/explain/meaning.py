@@ -18,7 +18,7 @@ from specs.formats import BASES
 from specs.names import SCALARS
 from specs.program import DIM, TOKEN
 from verify.arguments import Problem
-from verify.definition import evaluate
+from verify.definition import Walker
 from verify.emulator import Run
 from verify.judge import row_inputs
 from verify.partition import plan_program
@@ -101,23 +101,24 @@ def _real_values(run: Run, names: Sequence[str], tokens: int) -> dict[str, NDArr
         inputs = row_inputs(program, sample, scalars, 0, 0)
     except UlpscopeError:
         return {}
-    slots = plan.tokens.reshape(-1)
+    walker = Walker(program, plan, inputs, RealArithmetic())
     for name in names:
         axes = program.sites[name].type.axes
         levels = axes & set(program.level_names)
         of_tokens = TOKEN in axes and levels == frozenset(program.level_names)
         if axes - {DIM} and not (of_tokens and axes <= {TOKEN, DIM, *levels}):
             continue
+        dim = {DIM: 0} if DIM in axes else {}
         try:
             with np.errstate(all="ignore"):
-                data = evaluate(program, plan, inputs, [name], RealArithmetic(), [0])[name]
+                if not of_tokens:
+                    found[name] = np.array([walker.value(name, dim)], np.float64)
+                    continue
+                values = np.full(plan.kv_len, np.nan)
+                for index in np.argwhere(plan.tokens >= 0).tolist():
+                    where = dict(zip((*program.level_names, TOKEN), index, strict=True))
+                    values[plan.tokens[tuple(index)]] = walker.value(name, {**where, **dim})
         except (UlpscopeError, RecursionError):
             continue
-        values = np.asarray(data.filled(np.nan), dtype=np.float64)
-        if TOKEN in axes:
-            values = values.reshape(len(slots), -1)
-            ordered = np.full((plan.kv_len, values.shape[1]), np.nan)
-            ordered[slots[slots >= 0]] = values[slots >= 0]
-            values = ordered
-        found[name] = values.reshape(-1)
+        found[name] = values
     return found
