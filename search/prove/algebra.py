@@ -21,7 +21,7 @@ import numpy as np
 
 from search.prove.answer import Proof, Status
 from search.prove.choices import below_score, chosen_lines, columns_of, mentions, uses, versions_of
-from search.prove.forms import SINK, form_of, same_form, signature
+from search.prove.forms import SINK, form_of, same_form, signature, tokens_of
 from search.prove.realm import Decision, ForkError, Realm
 from search.prove.values import ONE, SCALE, ZERO, BreaksError, Log, Value, symbol, unit
 from search.samples import colours, instance, slots
@@ -260,11 +260,16 @@ def _sums(program: Program, shape: Shape, realm: Realm) -> Broken | None:
         signatures = [signature(t) for t in live]
         if any(s is None for s in signatures):
             bad = live[signatures.index(None)]
-            return Broken(
-                found.site, f"a term is no sum of e^s or e^s v alone: {_short(bad)}", SINK in bad.symbols()
-            )
+            return Broken(found.site, f"a term is no sum of e^s or e^s v alone: {_short(bad)}", True)
         if len(set(signatures)) > 1:
             return Broken(found.site, "its terms count with different factors", True)
+        seen: set[str] = set()
+        for term in live if found.start is None else (found.start, *live):
+            mine = tokens_of(term) if term.coefficient else set[str]()
+            if seen & mine:
+                what = "the sink" if SINK in seen & mine else "a token"
+                return Broken(found.site, f"{what} is in more than one of its terms", True)
+            seen |= mine
     return None
 
 
@@ -272,7 +277,7 @@ def _states(program: Program, shape: Shape, walker: Walker, realm: Realm) -> Bro
     """The first state that has another form after one more step."""
     logs = [n for n in program.states if n in below_score(program) and _is_log(program, walker, n)]
     for name, state in program.states.items():
-        if name not in below_score(program) or name in logs:
+        if name not in below_score(program) or (name in logs and _is_maximum(walker, program, name)):
             continue
         fold = [a for a in state.levels if shape.sizes[program.level_names.index(a)] > 1]
         for axis in fold:
@@ -289,9 +294,10 @@ def _one_more(
 ) -> Broken | None:
     """Whether a state keeps its form from one step to the next."""
     steps = (step, step + 1)
-    values = [walker.value(name, _first(program, name) | {axis: i}) for i in steps]
-    if not all(isinstance(v, Value) for v in values):
+    found: list[Value | Log] = [walker.value(name, _first(program, name) | {axis: i}) for i in steps]
+    if len({isinstance(x, Log) for x in found}) > 1:
         return Broken(name, "a state is now a number, now a logarithm", False)
+    values = [x.value if isinstance(x, Log) else x for x in found]  # a running log-sum-exp is its sum
     forms = [form_of(v) for v in values]
     if any(f is None for f in forms):
         return Broken(name, _uneven(axis, values[1], forms), True)
@@ -304,6 +310,14 @@ def _one_more(
     if not same_form(forms[0], forms[1], pairs):
         return Broken(name, f"after one more {axis} it has another form: {_short(values[1])}", False)
     return None
+
+
+def _is_maximum(walker: Walker, program: Program, name: str) -> bool:
+    """Whether a state is what is subtracted: a maximum, a free symbol here."""
+    found = walker.value(name, _first(program, name))
+    return (
+        isinstance(found, Log) and not found.value.factors and all(s[0] == "X" for s, _ in found.value.mono)
+    )
 
 
 def _is_log(program: Program, walker: Walker, name: str) -> bool:

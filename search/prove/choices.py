@@ -7,10 +7,10 @@ from typing import Any
 
 from search.lines import upstream
 from search.prove.recheck import placed
-from specs.errors import Place, SpecError
+from specs.errors import Place, SpecError, UnsupportedError
 from specs.integers import evaluate
 from specs.nodes import Name, Node, Op, Pos, Select
-from specs.program import DIM, Program
+from specs.program import DIM, TOKEN, Program
 
 
 def below_score(program: Program) -> list[str]:
@@ -59,12 +59,26 @@ def _of_column(n: Node) -> list[Node]:
     if isinstance(n, Pos) and n.axis == DIM:
         return [n]
     below = [x for child in n.children() for x in _of_column(child)]
-    whole = isinstance(n, Op) and n.op in ("+", "-", "*", "//", "%", "^") and n.format is None
-    return [n] if below and whole else below
+    return [n] if below and _whole(n) else below
 
 
 def versions_of(program: Program) -> list[Program]:
-    """The program; or twice, with the first and with the second branch of each choice by a token's position."""
+    """The program; or twice, with the first and with the second branch of each choice by a token's position.
+
+    Raises:
+        UnsupportedError: a line asks for a token's position in a way that a small instance does not cover.
+    """
+    indices = [v.index for v in program.views.values()]
+    for name in below_score(program):
+        site = program.sites[name]
+        inside = [x for n in site.expr.walk() if _open(n, program) for x in n.walk()]
+        for asked in _of_token(site.expr):
+            if asked not in indices and asked not in inside:
+                raise UnsupportedError(
+                    f"line '{name}' asks for the position of a token in its tile",
+                    place=str(site.place),
+                    remedy="only views and choices may",
+                )
     if not chosen_lines(program):
         return [program]
     return [_forced(program, first) for first in (True, False)]
@@ -72,20 +86,47 @@ def versions_of(program: Program) -> list[Program]:
 
 def chosen_lines(program: Program) -> list[str]:
     """The lines that choose by a token's position."""
-    return [n for n in below_score(program) if any(_open(x) for x in program.sites[n].expr.walk())]
+    return [n for n in below_score(program) if any(_open(x, program) for x in program.sites[n].expr.walk())]
 
 
-def _open(n: Node) -> bool:
-    return isinstance(n, Select) and any(
-        isinstance(x, Name) and x.id in ("key_index", "query_index") for x in n.cond.walk()
-    )
+def _open(n: Node, program: Program) -> bool:
+    """Whether a choice depends on where a token is: an instance of a few tokens sees one branch alone."""
+    return isinstance(n, Select) and _by_position(n.cond, program, frozenset())
+
+
+def _by_position(n: Node, program: Program, above: frozenset[str]) -> bool:
+    views = any(isinstance(x, Pos) and x.axis in program.views for x in n.walk())
+    for x in n.walk():
+        if isinstance(x, Name) and x.id in ("key_index", "query_index"):
+            return True
+        if (
+            isinstance(x, Pos) and x.axis == TOKEN and not views
+        ):  # with a view it asks for a colour: all are there
+            return True
+        if isinstance(x, Name) and x.id in program.sites and x.id not in above:
+            site = program.sites[x.id]
+            if site.type.kind != "float" and _by_position(site.expr, program, above | {x.id}):
+                return True
+    return False
+
+
+def _of_token(n: Node) -> list[Node]:
+    """The largest integer expressions that ask for a token's position."""
+    if isinstance(n, Pos) and n.axis == TOKEN:
+        return [n]
+    below = [x for child in n.children() for x in _of_token(child)]
+    return [n] if below and _whole(n) else below
+
+
+def _whole(n: Node) -> bool:
+    return isinstance(n, Op) and n.op in ("+", "-", "*", "//", "%", "^") and n.format is None
 
 
 def _forced(program: Program, first: bool) -> Program:
     types = dict(program.types)
 
     def forced(n: Node) -> Node:
-        if _open(n):
+        if _open(n, program):
             assert isinstance(n, Select)
             return forced(n.a if first else n.b)
         changes: dict[str, Any] = {}

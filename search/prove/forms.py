@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from search.prove.values import ZERO, Value
+from search.prove.values import Poly, Value
 
-SINK = "e^sink"
+#: e^sink: one more token, which has no value.
+SINK = "E_sink"
 
 
 def signature(term: Value) -> Any:
@@ -19,20 +20,18 @@ def signature(term: Value) -> Any:
     above, below = term.terms()
     counted: dict[tuple[str, Any], dict[str, Fraction]] = {}
     for mono, c in above.items():
-        tokens = [(s, n) for s, n in mono if s[0] in "E" and s != SINK]
+        tokens = [(s, n) for s, n in mono if s[0] == "E"]
         values = [(s, n) for s, n in mono if s[0] == "v"]
-        rest = tuple((s, n) for s, n in mono if s[0] not in "Ev" or s == SINK)
-        if len(tokens) != 1 or tokens[0][1] != 1 or SINK in mono_symbols(mono):
+        if len(tokens) != 1 or tokens[0][1] != 1:
             return None
-        kind = "L"
-        if values:
-            if values != [("v" + tokens[0][0][1:], 1)]:
-                return None
-            kind = "N"
-        counted.setdefault((kind, rest), {})[tokens[0][0]] = c
+        token = tokens[0][0]
+        if values and values != [("v" + token[1:], 1)]:
+            return None
+        rest = tuple((s, n) for s, n in mono if s[0] not in "Ev")
+        counted.setdefault(("N" if values else "L", rest), {})[token] = c
     if any(len(set(tokens.values())) > 1 for tokens in counted.values()):
         return None
-    if len({frozenset(tokens) for tokens in counted.values()}) > 1:
+    if len({frozenset(t for t in tokens if t != SINK) for tokens in counted.values()}) > 1:
         return None
     shape = tuple(
         sorted((kind, rest, next(iter(tokens.values()))) for (kind, rest), tokens in counted.items())
@@ -40,27 +39,27 @@ def signature(term: Value) -> Any:
     return shape, below
 
 
-def mono_symbols(mono: Any) -> set[str]:
-    """The symbols of a monomial."""
-    return {s for s, _ in mono}
+def tokens_of(term: Value) -> set[str]:
+    """The tokens that a term counts."""
+    above, _ = term.terms()
+    return {s for mono in above for s, _ in mono if s[0] == "E"}
 
 
 def form_of(value: Value) -> Any:
-    """The signature of a state, a sink in it counting as one more token that has no value."""
+    """The signature of a state; of 0 the empty one. A division by the sum of all its e^s is one by any such sum."""
     if not value.coefficient:
         return ((), ())
-    return signature(_without_sink(value))
+    found = signature(value)
+    if found is None:
+        return None
+    shape, below = found
+    mine = tokens_of(value)
+    return shape, tuple(("all e^s" if _is_sum_of(p, mine) else p, n) for p, n in below)
 
 
-def _without_sink(value: Value) -> Value:
-    if SINK not in value.symbols():
-        return value
-    above, below = value.terms()
-    total = ZERO
-    for mono, c in above.items():
-        if SINK not in mono_symbols(mono):
-            total = total + Value(c, mono)
-    return total * Value(Fraction(1), (), below)
+def _is_sum_of(poly: Poly, tokens: set[str]) -> bool:
+    names = {m[0][0] for m, c in poly if len(m) == 1 and m[0][1] == 1 and c == 1}
+    return len(names) == len(poly) and names - {SINK} == tokens - {SINK}
 
 
 def same_form(a: Any, b: Any, pairs: Sequence[tuple[Value, Value]]) -> bool:

@@ -16,7 +16,7 @@ from search.tape import APPROXIMATE
 from specs.context import INPUT_FORMATS
 from specs.grammar import parse_expr, parse_level
 from specs.names import TENSOR_FORMATS, is_mma
-from specs.nodes import Cast, Name, Node, Op, Tree
+from specs.nodes import Cast, Name, Node, Op, Reduce, Tree
 from specs.schema import Lines
 
 #: What a line is called: where it stands and its name.
@@ -112,7 +112,7 @@ class _Open(Lets):
 def _with_machine(side: Side, values: Mapping[str, Any], lines: dict[Key, Node], refuses: str) -> Form:
     every = [x for n in lines.values() for x in n.walk()]
     instructions = {x.instruction for x in every if isinstance(x, Tree) and is_mma(x)}
-    formats = {x.format.base for x in every if isinstance(x, Cast)}
+    formats = {x.format.base for x in every if isinstance(x, Cast | Op | Reduce) and x.format is not None}
     for word in INPUT_FORMATS:
         letter = word[0]
         accepted = [side.spec.numbers.input_format(letter).base, *getattr(side.spec.numbers.accepts, letter)]

@@ -174,6 +174,61 @@ def test_a_fault_in_the_branch_that_a_small_instance_never_takes():
     assert prove(same).status == "proved"
 
 
+def test_choices_that_hide_behind_a_name_or_a_place_in_a_tile():
+    line = 'weight  = "exp(score - top)"'
+    token = 'score = "select(visible, sum(q * k, seq()) * scale, -inf)"'
+    named = NATURAL.replace(token, token + '\nnear = "key_index < 1000"').replace(
+        line, 'weight  = "select(near, exp(score - top), exp(score))"'
+    )
+    assert prove(named).status != "proved"
+    placed = NATURAL.replace(line, 'weight  = "select(pos(token) < 48, exp(score - top), exp(score))"')
+    assert prove(placed).status != "proved"
+    counted = NATURAL.replace(line, 'weight  = "exp(score - top) * f32(1 + pos(token) // 48)"')
+    assert prove(counted).status == "not decided"
+
+
+def test_a_sum_that_is_right_for_two_pieces_alone():
+    """Every piece holds the whole answer; half their sum is attention for two pieces, and for no other number."""
+    text = NATURAL.replace(
+        'output = "sum(w * partial, seq()) / sum(w, seq())"',
+        'whole  = "sum(w * partial, seq()) / sum(w, seq())"\noutput = "sum(select(w > 0, whole, whole), seq()) / 2"',
+    )
+    assert prove(text).status != "proved"
+
+
+def test_a_running_log_sum_exp():
+    """A state that is a logarithm of a sum, not a maximum: kept right, and with the old part counted twice."""
+    text = """
+schema = 1
+name = "mine.lse"
+status = "walkthrough"
+summary = "one running log-sum-exp"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+[levels]
+tile = "tiles(32)"
+[state.row]
+L = "-inf"
+o = "0"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[tile]
+top    = "max(score)"
+weight = "exp(score - top)"
+mine   = "top + log(sum(weight, seq()))"
+most   = "max(prev(L), mine)"
+L      = "most + log(exp(prev(L) - most) + exp(mine - most))"
+o      = "prev(o) * exp(prev(L) - L) + sum(weight * v, seq()) * exp(top - L)"
+[row]
+output = "last(o)"
+"""
+    assert prove(text).status == "proved"
+    assert (
+        prove(text.replace("log(exp(prev(L) - most) +", "log(2 * exp(prev(L) - most) +")).status == "refuted"
+    )
+
+
 def test_a_fault_in_a_later_column():
     """Columns from 64 on are divided by twice the sum."""
     late = NATURAL.replace(
