@@ -191,7 +191,7 @@ def compare_runs(
 
 
 #: Fields that say where a run was, not what was asked for.
-PLACES = frozenset({"gpu", "platform", "sm_count", "provider", "cuda", "driver"})
+PLACES = frozenset({"gpu", "platform", "sm_count", "provider", "cuda", "driver", "flags.file"})
 
 
 def no_effect(runs: Sequence[Run], identical: Mapping[Pair, bool]) -> list[Finding]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from verify.metrics.align import RunAlignment
 from verify.metrics.plan import FullRows, Pair, Slot
 from verify.metrics.table import Table
+from verify.metrics.topk import unequal
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
@@ -88,12 +89,10 @@ def first_difference(
 
 def _unequal_lists(table: Table) -> NDArray[np.bool_]:
     """``[rows]`` whether lists of likely tokens differ in a token or a value."""
-    unequal = np.zeros(table.rows, bool)
+    found = np.zeros(table.rows, bool)
     if table.lists is not None:
-        f = table.lists.fields
-        shared = np.nan_to_num(f["shared"] + f["clamped"] + f["infinite"])
-        unequal[table.list_rows] = (f["max_abs"] > 0) | (shared < np.maximum(f["listed_a"], f["listed_b"]))
-    return unequal
+        found[table.list_rows] = unequal(table.lists.fields)
+    return found
 
 
 def _first_element(

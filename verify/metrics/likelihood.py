@@ -129,20 +129,19 @@ def correlation(x: Floats, y: Floats) -> float | None:
     return float(np.dot(x, y)) / scale if scale > 0 else None
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def likelihood(a: Floats, b: Floats) -> Likelihood:
-    """Compare log-probabilities.
+    """Compare log-probabilities. Ratios of probabilities that overflow are infinite.
 
     Args:
         a: ``[tokens]`` natural log-probabilities of the base; not finite or above 0 means "none".
         b: of the other run.
     """
-    with np.errstate(invalid="ignore"):
-        use = np.isfinite(a) & np.isfinite(b) & (a <= 0) & (b <= 0)
+    use = np.isfinite(a) & np.isfinite(b) & (a <= 0) & (b <= 0)
     left_out = int(a.size - use.sum())
     a, b = a[use], b[use]
     d = b - a
-    with np.errstate(over="ignore"):
-        ratio = np.exp(d)
+    ratio = np.exp(d)
     some: dict[str, Any] = dict.fromkeys(
         ("chi2", "ess", "ratio_max", "ratio_min", "outside", "high", "low"), None
     )

@@ -30,6 +30,7 @@ from verify.metrics.summaries import (
     value_summary,
 )
 from verify.metrics.table import Table, make_table
+from verify.metrics.topk import unequal
 from verify.metrics.values import FLOOR, VALUE_FIELDS, Part, ValueState, add_values
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
@@ -159,7 +160,7 @@ def compare_pair(
     coverage = _coverage(runs, pair, alignment, full, table)
     different = first_difference(runs, pair, alignment, full, groups, table)
     attention = _attention(pair, alignment, groups)
-    whole = _whole(coverage, alignment)
+    whole = _whole(coverage, alignment) and _same_lengths(table)
     identical = table.rows > 0 and different is None and _lists_equal(table) and not _unlike(attention)
     identical = identical and (values is None or values.identical)
     return PairComparison(
@@ -334,10 +335,13 @@ def _lists_equal(table: Table) -> bool:
     """Whether lists of likely tokens hold the same tokens with the same values."""
     if table.lists is None:
         return True
-    f = table.lists.fields
-    short = np.nan_to_num(f["shared"] + f["clamped"] + f["infinite"])
-    counts = (short >= np.maximum(f["listed_a"], f["listed_b"])).all()
-    return bool(counts) and not table.lists.differences.any()
+    return not unequal(table.lists.fields).any() and not table.lists.differences.any()
+
+
+def _same_lengths(table: Table) -> bool:
+    """Whether lists of likely tokens, if there are any, are of equal lengths."""
+    f = None if table.lists is None else table.lists.fields
+    return f is None or bool((f["listed_a"] == f["listed_b"]).all())
 
 
 def _attention(

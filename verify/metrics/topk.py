@@ -12,6 +12,7 @@ Censored mass is the probability outside the recorded tokens of each run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,6 +121,18 @@ def _clean(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
     keys = np.where(again, UNKNOWN, keys)
     return keys, np.where(keys == UNKNOWN, -np.inf, values)
+
+
+def unequal(fields: Mapping[str, Floats]) -> NDArray[np.bool_]:
+    """``[rows]`` whether two lists differ in a token or a value.
+
+    Lists of two lengths, the same ones in all rows, were asked for so: what the shorter ones have is compared. Else a
+    token that only one list has is a difference.
+    """
+    shared = np.nan_to_num(fields["shared"] + fields["clamped"] + fields["infinite"])
+    a, b = fields["listed_a"], fields["listed_b"]
+    asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
+    return (fields["max_abs"] > 0) | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))
 
 
 def _block(

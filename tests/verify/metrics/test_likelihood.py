@@ -91,3 +91,10 @@ def test_one_token_has_no_error_and_nothing_has_nothing():
 def test_spread_leaves_out_infinities():
     found = spread(np.array([1.0, inf, 3.0, nan]))
     assert (found.n, found.mean.value, found.maximum) == (2, 2.0, 3.0)
+
+
+def test_ratios_that_overflow_are_infinite():
+    found = likelihood(np.array([-1000.0, -1.0, -2.0]), np.array([-0.5, -1.5, -2.0]))
+    assert found.ratio_max == np.inf
+    assert found.difference.maximum == 999.5
+    assert found.k3.value == np.inf

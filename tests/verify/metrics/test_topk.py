@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.verify.metrics.made import divergences, ints, logits, noisy, top
+from tests.verify.metrics.made import divergences, ints, logits, noisy, run, sequence, top
+from verify.metrics.compare import compare_runs
 from verify.metrics.topk import compare_tops, keys_of, masses
 
 
@@ -83,3 +84,23 @@ def test_texts_stand_in_for_ids():
 
 def test_mass_above_one():
     assert masses(np.log([[0.75, 0.5]]), np.zeros(1))[0] == pytest.approx(1.25)
+
+
+def test_lists_of_two_lengths_are_compared_as_far_as_both_go():
+    """One run recorded three entries a row and the other two: nothing differs. A token that is missing in one row does."""
+    rng = np.random.default_rng(0)
+    ids = np.array([rng.permutation(9)[:3] for _ in range(4)])
+    values = np.sort(rng.standard_normal((4, 3)))[:, ::-1] - 1
+    three = sequence(tokens=[1, 2, 3, 4], top=top(ids, values))
+    two = sequence(tokens=[1, 2, 3, 4], top=top(ids[:, :2], values[:, :2]))
+    found = compare_runs([run("a", three, kind="raw_logprobs"), run("b", two, kind="raw_logprobs")]).pairs[0]
+    assert found.identical
+    assert not found.whole
+    assert found.first_difference is None
+    holes = ids.copy()
+    holes[2, 2] = -1
+    gap = sequence(tokens=[1, 2, 3, 4], top=top(holes, values))
+    found = compare_runs([run("a", three, kind="raw_logprobs"), run("b", gap, kind="raw_logprobs")]).pairs[0]
+    assert not found.identical
+    assert found.first_difference is not None
+    assert (found.first_difference.position, found.first_difference.element) == (2, ids[2, 2])
