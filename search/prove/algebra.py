@@ -35,6 +35,8 @@ from verify.definition.inputs import RowInputs
 from verify.partition import Plan
 
 CLAIM = "without roundings it is softmax attention, for all inputs and every partition"
+SEES = "scores are finite, and every piece sees a token"
+BLIND = "scores are finite or masked; that a piece without a visible token changes nothing: the last piece of the instance"
 MAX_TOKENS = 128
 MAX_PATHS = 64
 MAX_COLOURS = 8
@@ -147,7 +149,7 @@ def prove_program(program: Program, plan: Plan, sink: bool) -> tuple[Broken | No
         the step that breaks, or None; and what is worth telling.
     """
     versions = versions_of(program)
-    told: dict[str, Any] = {"paths": 0, "floors": set[float](), "approximate": False}
+    told = _nothing_told()
     told["chosen"] = chosen_lines(program)
     seen: list[dict[Any, Any]] = []
     for version in versions:
@@ -181,11 +183,12 @@ def _walk(
     sink: bool,
     head_dim: int,
     told: dict[str, Any],
+    masked: frozenset[int] = frozenset(),
 ) -> tuple[Broken | None, dict[str, Any]]:
     plan = instance(program, shape.sizes, shape.places)
     count = int(np.prod(shape.sizes))
-    scaled = not uses(program, "scale")
-    scores = [Log(symbol(f"E{t}"), ONE if scaled else unit(-1, 0)) for t in range(count)]
+    base = unit(-1, 0) if uses(program, "scale") else ONE
+    scores = [Log(ZERO if t in masked else symbol(f"E{t}"), base) for t in range(count)]
     feed = np.empty(count, dtype=object)
     feed[:] = scores
     half = 1 << max(0, program.inputs["v"].p - 1)
@@ -196,7 +199,7 @@ def _walk(
     if sink:
         scalars["sink"] = _SINK
     realm = Realm(leaves, {_SCALE: symbol(SCALE), _SINK: Log(symbol(SINK))}, path)
-    columns = columns_of(program, head_dim)
+    columns = [0] if masked else columns_of(program, head_dim)
     row = RowInputs(
         v=np.repeat(np.array(names)[:, None], 1 + max(columns), axis=1),
         scalars=scalars,
@@ -213,20 +216,52 @@ def _walk(
         told["approximate"] |= realm.approximate
     if not all(isinstance(x, Value) for x in outputs):
         return Broken("output", "the output is a logarithm", True), {}
-    broken = _sums(program, shape, realm) or _states(program, shape, walker, realm)
-    wanted = _attention(count, sink)
+    broken = None if masked else _sums(program, shape, realm) or _states(program, shape, walker, realm)
+    wanted = _attention([t for t in range(count) if t not in masked], sink)
     output = next((x for x in outputs if x != wanted), outputs[0])
     if broken is None and output != wanted:
         broken = Broken("output", _off(output, wanted), True)
     if broken is not None:
         return replace(broken, output=output, maxima=dict(realm.maxima)), {}
-    told["sympy"] = told.get("sympy", 0) + _by_sympy(output, wanted)
+    if not masked:
+        told["sympy"] = told.get("sympy", 0) + _by_sympy(output, wanted)
     return None, {n: dict(walker.memo(n)[1]) for n in told["chosen"]}
 
 
-def _attention(count: int, sink: bool) -> Value:
+def blind_piece(program: Program, plan: Plan, sink: bool) -> bool:
+    """Whether a piece whose tokens are all masked changes nothing: the last one of the instance, outermost or innermost."""
+    for version in versions_of(program):
+        shape = shape_of(version, plan)
+        count = int(np.prod(shape.sizes))
+        for part in {count // shape.sizes[0], shape.sizes[-1]}:
+            if part == count:
+                continue
+            masked = frozenset(range(count - part, count))
+            todo: list[tuple[Decision, ...]] = [()]
+            for path in todo:
+                try:
+                    broken, _ = _walk(
+                        version, shape, path, sink, int(plan.context["head_dim"]), _nothing_told(), masked
+                    )
+                except ForkError as fork:
+                    todo += [(*path, Decision(fork.key, holds)) for holds in (True, False)]
+                    if len(todo) > MAX_PATHS:
+                        return False
+                    continue
+                except UnsupportedError:
+                    return False
+                if broken is not None:
+                    return False
+    return True
+
+
+def _nothing_told() -> dict[str, Any]:
+    return {"paths": 0, "floors": set[float](), "approximate": False, "chosen": []}
+
+
+def _attention(tokens: Sequence[int], sink: bool) -> Value:
     above = below = ZERO
-    for t in range(count):
+    for t in tokens:
         above, below = above + symbol(f"E{t}") * symbol(f"v{t}"), below + symbol(f"E{t}")
     return above / (below + symbol(SINK) if sink else below)
 
@@ -411,7 +446,7 @@ def _one(side: Side, program: Program, plan: Plan, sink: bool, where: str) -> Pr
     from search.prove.counterexample import show
 
     claim = CLAIM + (" and a sink" if sink else "")
-    assumptions = [f"the lines that hold at {where}", "scores are finite, and every piece sees a token"]
+    assumptions = [f"the lines that hold at {where}", SEES]
     if not program.score_site():
         reason = "it has no line 'score' that a token's scaled and masked score could be fed to"
         return Proof(side.spec.name, claim, "not decided", reason, tuple(assumptions))
@@ -426,6 +461,8 @@ def _one(side: Side, program: Program, plan: Plan, sink: bool, where: str) -> Pr
         floors = ", ".join(f"{x:g}" for x in sorted(told["floors"]))
         assumptions.append(f"{floors} stand for minus infinity: scores lie above")
     if broken is None:
+        if blind_piece(program, plan, sink):
+            assumptions[1] = BLIND
         example = show(program, plan, sink)
         if example.differs:
             raise AssertionError(f"ball arithmetic disagrees with a proof: {example.words}: report it")

@@ -189,8 +189,16 @@ def _of_sum(total: Mapping[Mono, Fraction], factors: tuple[tuple[Poly, int], ...
     if len(total) == 1:
         ((mono, c),) = total.items()
         return Value(c, mono, factors)
-    symbols = {s for m in total for s, _ in m}
-    least = {s: min(dict(m).get(s, 0) for m in total) for s in symbols}
+    least: dict[str, int] | None = None
+    for m in total:
+        powers = dict(m)
+        if least is None:
+            least = powers
+            continue
+        both = {s: min(n, powers.get(s, 0)) for s, n in least.items()}
+        both |= {s: min(n, 0) for s, n in powers.items() if s not in least}
+        least = {s: n for s, n in both.items() if n}
+    assert least is not None
     shared: Mono = tuple(sorted((s, n) for s, n in least.items() if n))
     rest = sorted((_times(m, shared, -1), c) for m, c in total.items())
     lead = rest[0][1]
