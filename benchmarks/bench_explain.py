@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from search.explain.attribution import attribute, legality
-from search.explain.explain import Cell, choose_element, evaluate, explain, flat_pair, start
+from search.explain.explain import Cell, choose_elements, evaluate, explain, flat_pair, start
 from specs import load_platform, load_spec, parse_spec
 from verify.case import random_case
 from verify.engine.compile import compiled
@@ -92,13 +92,12 @@ def main() -> None:
         runs = start(case, (spec, platform), (other, platform))
         flats = flat_pair(runs)
         evaluate(runs)
-        element, _ = choose_element(runs, {})
-        assert element is not None
+        elements, _ = choose_elements(runs, {})
 
-        def attributed(runs: Any = runs, flats: Any = flats, element: Any = element) -> Any:
+        def attributed(runs: Any = runs, flats: Any = flats, elements: Any = elements) -> Any:
             judged = legality(flats, runs, fine=True)
             assert judged is not None
-            return attribute(judged, [element], seed=0, progress=lambda *_: None)
+            return attribute(judged, elements, seed=0, progress=lambda *_: None)
 
         wall, cpu, found = timed(attributed)
         assert (len(found.parts), found.hybrids) == (6, 64), [p.name for p in found.parts]

@@ -49,6 +49,12 @@ def explain(
     row: Annotated[
         int | None, typer.Option("--row", min=0, help="Attribute this row of ready scores.")
     ] = None,
+    count: Annotated[
+        int,
+        typer.Option(
+            "--elements", min=1, max=64, help="Attribute so many elements, the furthest apart first."
+        ),
+    ] = 1,
     attribution: Annotated[
         bool,
         typer.Option("--attribution/--no-attribution", help="Whether to attribute the difference to parts."),
@@ -122,7 +128,7 @@ def explain(
         }
         if many is None:
             case = verify.cli.get_case(file, teaching, random_seed, context)
-            made = _one(case, a, b, at, attribution, own, began)
+            made = _one(case, a, b, at, count, attribution, own, began)
         else:
             made = _many(many, file, teaching, random_seed, context, a, b, at, attribution, own, began)
         progress.clear()
@@ -167,6 +173,7 @@ def _one(
     a: tuple[str, str],
     b: tuple[str, str],
     at: dict[str, int],
+    count: int,
     attribution: bool,
     own: dict[str, Any],
     began: float,
@@ -175,7 +182,7 @@ def _one(
     from search.explain.explain import explain as run
 
     first, second = _loaded(case, a, b)
-    found = run(case, first, second, at=at, attributed=attribution, **own)
+    found = run(case, first, second, at=at, count=count, attributed=attribution, **own)
     return build(found, input_name=case.name, command=command_line(), seed=own["seed"], began=began)
 
 

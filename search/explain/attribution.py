@@ -249,8 +249,8 @@ def attribute(
     """Shapley values of the parts at each element.
 
     Raises:
-        InputError: an output is NaN or infinite. FidelityError: a hybrid that takes everything from one side is not that
-            side, bit for bit.
+        InputError: an output is NaN or infinite. UnsupportedError: that of a hybrid is. FidelityError: a hybrid that takes
+            everything from one side is not that side, bit for bit.
     """
     drawn, sets = judged.separate(seed, orders, progress)
     parts = judged.maker.parts
@@ -260,9 +260,12 @@ def attribute(
     found: list[Attributed] = []
     for number, element in enumerate(elements):
         raw: dict[Taken, tuple[Fraction, float, float]] = {}
+        for s in (frozenset[int](), everything):
+            raw[s] = evaluator.values(judged.hybrid(s), element)
         for done, s in enumerate(sets):
             progress("hybrids", number * len(sets) + done, len(sets) * len(elements))
-            raw[s] = evaluator.values(judged.hybrid(s), element)
+            if s not in raw:
+                raw[s] = _of_hybrid(evaluator, judged.hybrid(s), element)
         base = raw[frozenset()]
         table = {s: (value[0] - base[0],) for s, value in raw.items()}
         values = _values(len(parts), table, drawn)
@@ -279,6 +282,17 @@ def attribute(
         len(drawn),
         ends[0].format,
     )
+
+
+def _of_hybrid(evaluator: Evaluator, hybrid: Hybrid, element: Element) -> tuple[Fraction, float, float]:
+    try:
+        return evaluator.values(hybrid, element)
+    except InputError as error:
+        raise UnsupportedError(
+            f"of a hybrid {error.cause}, though both sides are finite there",
+            place="explain",
+            remedy="choose another element with --head and --dim",
+        ) from None
 
 
 def _values(n: int, table: Mapping[Taken, Sequence[Fraction]], drawn: Sequence[Sequence[int]]) -> Values:

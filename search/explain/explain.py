@@ -96,6 +96,7 @@ def explain(
     b: Cell,
     *,
     at: Mapping[str, int] | None = None,
+    count: int = 1,
     attributed: bool = True,
     fine: bool = False,
     backend: str = "engine",
@@ -111,6 +112,7 @@ def explain(
         a, b: specs with their platforms.
         at: the output element to attribute, by axis; axes that are left out are chosen, where values before the last
             rounding differ most.
+        count: how many elements are attributed, those that differ most first.
         attributed: whether to attribute at all.
         fine: each line that differs is a part of its own, as far as that is legal.
         backend: ``engine``, or ``oracle`` for inputs of a few tokens.
@@ -132,12 +134,12 @@ def explain(
     parts = tuple(parts_of(flats, runs, fine=fine))
     judged, refused = _judged(flats, runs, fine) if attributed else (None, "")
     changes = tuple((p.name, p.changes) for p in parts)
-    element, reason = choose_element(runs, at or {}) if attributed and parts else (None, "")
+    elements, reason = choose_elements(runs, at or {}, count) if attributed and parts else ([], "")
     attribution: Attribution | None = None
     rankings: tuple[Ranking, ...] = ()
-    if judged is not None and element is not None:
+    if judged is not None and elements:
         try:
-            attribution = attribute(judged, [element], seed=seed, progress=progress, orders=orders)
+            attribution = attribute(judged, elements, seed=seed, progress=progress, orders=orders)
         except UnsupportedError as error:
             reason = f"not attributed: {error.cause}"
     if attribution is not None:
@@ -197,8 +199,16 @@ def flat_pair(runs: tuple[Run, Run]) -> tuple[Flat, Flat]:
     return paired(*(flatten(run, f"{run.spec.name} on {run.platform.name}") for run in runs))
 
 
-def choose_element(runs: tuple[Run, Run], at: Mapping[str, int]) -> tuple[Element | None, str]:
-    """The output element to attribute: as asked, and for the rest where the values before the last rounding differ most."""
+def choose_elements(
+    runs: tuple[Run, Run], at: Mapping[str, int], count: int = 1
+) -> tuple[list[Element], str]:
+    """The output elements to attribute, or why there are none.
+
+    As asked, and for the rest those of which the values before the last rounding differ most.
+
+    Raises:
+        InputError: there is no such axis or element.
+    """
     axes = output_axes(runs[0])
     for axis in at:
         if axis not in axes:
@@ -219,8 +229,9 @@ def choose_element(runs: tuple[Run, Run], at: Mapping[str, int]) -> tuple[Elemen
     part = gap[here]
     if not (part >= 0).any():
         if at and len(at) == len(axes):
-            return elements_of(runs[0], [at])[0], ""
-        return None, "no output is finite on both sides: there is nothing to attribute"
-    where = np.unravel_index(int(np.argmax(part)), part.shape)
-    full = {a: at.get(a, int(i)) for a, i in zip(axes, where, strict=True)}
-    return elements_of(runs[0], [full])[0], ""
+            return elements_of(runs[0], [at]), ""
+        return [], "no output is finite on both sides: there is nothing to attribute"
+    ranked = np.argsort(-part, axis=None, kind="stable")[:count]
+    places = [np.unravel_index(int(flat), part.shape) for flat in ranked if part.flat[flat] >= 0]
+    full = [{a: at.get(a, int(i)) for a, i in zip(axes, where, strict=True)} for where in places]
+    return elements_of(runs[0], full), ""

@@ -290,3 +290,50 @@ def test_scores_of_the_array_engine_give_the_same_attribution() -> None:
     assert [p.name for p in fast.attribution.parts] == ["compute format", "scores", "partials and merge"]
     assert the_element(fast).table == the_element(slow).table
     assert fast.travel == slow.travel
+
+
+def test_hybrids_are_the_specs_that_one_would_write() -> None:
+    """FlashAttention-2 with Triton's segments, and Triton's merge over FlashAttention-2's splits: edited by hand."""
+    from specs import parse_spec
+
+    fa2, triton = load_spec("walkthrough.flash_attention_2"), load_spec("walkthrough.triton")
+    text = fa2.to_toml()
+    blocks = 'split = "pieces(splits, unit=64)"\nblock = "tiles(64, desc)"\n'
+    assert blocks in text
+    name = ("walkthrough.flash_attention_2", "test.segments")
+    segments = parse_spec(text.replace(blocks, 'split = "pieces(16, unit=16)"\n').replace(*name))
+    merge = triton.to_toml().replace('segment = "pieces(16, unit=16)"', blocks)
+    merge = merge.replace("[segment]", "[split]").replace("walkthrough.triton", "test.merge")
+    lets = text[text.index("[let]") : text.index("[levels]")]
+    over_splits = parse_spec(merge.replace("[levels]", f"{lets}[levels]"))
+    case = normal(500, dim=2)
+    found = run(fa2, triton, case)
+    one = the_element(found)
+    at = (one.element.at["row"], one.element.at["dim"])
+
+    def place(spec: Spec) -> Fraction:
+        exact = case.emulate(spec, h200(), backend="oracle").trace["exact"]
+        return Fraction(int(ordered(exact[at])), 65536)
+
+    assert (
+        [p.name for p in found.attribution.parts] == ["partition", "partials and merge"]
+        if found.attribution
+        else 0
+    )
+    base = place(fa2)
+    assert dict(one.table) == {
+        frozenset(): Fraction(0),
+        frozenset({0}): place(segments) - base,
+        frozenset({1}): place(over_splits) - base,
+        frozenset({0, 1}): place(triton) - base,
+    }
+
+
+def test_several_elements_come_in_the_order_of_their_difference() -> None:
+    a, b = load_spec("walkthrough.triton"), load_spec("walkthrough.xqa")
+    case = normal(300, dim=4)
+    found = run(a, b, case, count=3)
+    assert found.attribution is not None
+    gaps = [abs(e.before[1] - e.before[0]) for e in found.attribution.elements]
+    exact = [case.emulate(s, h200(), backend="oracle").trace["exact"].astype(np.float64) for s in (a, b)]
+    assert gaps == sorted(np.abs(exact[1] - exact[0]).ravel().tolist(), reverse=True)[:3]
