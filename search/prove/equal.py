@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from search.prove.answer import Proof
 from search.prove.questions import first_difference
 from search.prove.structure import Form, difference, entering, form
-from search.prove.witness import Tried, try_inputs
 from search.shared import shared_lines
 from search.sides import Side
 from specs.context import INPUT_FORMATS
+
+if TYPE_CHECKING:
+    from search.prove.witness import Tried
 
 #: What every structural proof of GPUs takes for granted.
 UNIT = "all GPUs have one special-function unit, as their platforms declare: mufu"
@@ -68,6 +70,8 @@ def prove_equal(
     if not witness:
         reason = f"{why}; no input was tried"
         return Proof(subject, "equal bits", "not decided", reason, seconds=time.perf_counter() - began)
+    from search.prove.witness import try_inputs  # the engine: a structural proof does not wait for it
+
     at = kv_len if kv_len is not None else _length(a, b, shape, seconds)
     tried = try_inputs(a, b, {**shape, "kv_len": at}, seconds)
     return _tried(subject, why, parts_at, at, shape, tried, began)
