@@ -203,6 +203,8 @@ class _Parser:
         match n:
             case ast.Constant():
                 return self._number(n)
+            case ast.Name(id="true" | "false"):
+                return Num(n.id, at=at)
             case ast.Name():
                 return Name(n.id, at=at)
             case ast.UnaryOp(op=ast.USub(), operand=operand):

@@ -61,6 +61,8 @@ def evaluate(node: Node, lookup: Mapping[str, Value] | Callable[[str], Value], p
 
     def go(n: Node) -> Scalar:
         match n:
+            case Num(text="true" | "false"):
+                return n.text == "true"
             case Num(text=text):
                 if text.startswith("'"):
                     return text.strip("'")
