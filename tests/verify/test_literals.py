@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def test_conditions_that_are_literals(backend: str) -> None:
     text += '\n[[variant]]\nwhen = "true"\n[variant.row]\nlse = "most + log(total) + 1"\n'
     text += '\n[[variant]]\nwhen = "false"\n[variant.row]\nlse = "nan"\n'
     rng = np.random.default_rng(0)
-    given = {
+    given: dict[str, Any] = {
         "scores": rng.standard_normal((1, 40)).astype(np.float32),
         "values": rng.standard_normal((40, 2)).astype(np.float32),
     }
