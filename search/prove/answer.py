@@ -65,12 +65,12 @@ def words(status: Status) -> str:
 
 
 def weakest(statuses: Iterable[Status]) -> Status:
-    """The weakest of some statuses; ``proved`` where there are none. What a kernel refuses weakens nothing."""
+    """The weakest of some statuses. What a kernel refuses weakens nothing; ``refused`` where there is nothing else."""
     found = set(statuses)
     for status in _ORDER:
         if status in found:
             return status
-    return "proved"
+    return "refused"
 
 
 def to_json(proofs: Iterable[Proof], **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from search.bound import LEAST, SCORE_BOX, Bound, Terms, bound_of, same_logits, terms_of, upper_bound
 from search.prove.answer import Proof, Status
 from search.sides import Side, before_rounding
-from specs.errors import UnsupportedError
+from specs.errors import InputError, UnsupportedError
 
 #: Sequences of up to so many tokens are also evaluated on random inputs, which must stay below the bound.
 SHORT, TRIES = 512, 12
@@ -52,6 +52,9 @@ def prove_bound(
         InputError, UnsupportedError: as `search.bound.upper_bound`.
     """
     began = time.perf_counter()
+    if not 0 < cancellation <= 1:
+        remedy = "give 0 < c <= 1: without it there is no bound"
+        raise InputError(f"c = {float(cancellation):g}", place="--cancellation", remedy=remedy)
     if b is None:
         _, _, fmt = before_rounding(a.program(context))
         found = bound_of(terms_of(a, context, roundings=roundings), EXACT, cancellation=cancellation, fmt=fmt)

@@ -273,6 +273,7 @@ def equal(
         from dataclasses import replace
         from itertools import combinations
 
+        from search.prove.work import check_names
         from specs.errors import InputError
         from specs.platforms import load_platform
 
@@ -293,6 +294,7 @@ def equal(
         sides = [replace(side, options=options) for side in _sides(given)]
         heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
         known = shape_of(model, settings, **heads)
+        check_names(known)
         usual = MODEL if model is None and q_heads is kv_heads is head_dim is None else None
         context = {**shape_of(usual, None), **known}
         proofs: list[Proof] = []

@@ -115,6 +115,11 @@ def _written(
         shapes, broken = real_shapes(spec, platforms, fixed)
         rules, wrong = real_rules(found.kinds)
         words = f"{shapes} whole plans, and {rules:,} small cuts of every size by the code that makes plans"
+        if not shapes:
+            found.status, found.reason = (
+                "refused",
+                "none of the sample shapes is taken on any of these platforms",
+            )
         if broken or wrong:
             found.status, found.reason = "refuted", broken or wrong
     reason = found.reason

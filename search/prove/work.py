@@ -48,6 +48,22 @@ def library_platforms() -> dict[str, Platform]:
     return {found.name: load_platform(found.name) for found in every("platform")}
 
 
+def check_names(fixed: Mapping[str, Any], specs: Sequence[Spec] = ()) -> None:
+    """Refuse names and values that no formula can see.
+
+    Args:
+        fixed: names of the context, or of options of the specs.
+        specs: whose options count.
+
+    Raises:
+        InputError: an unknown name, or a value of the wrong kind or out of range.
+    """
+    from specs.context import make_context
+
+    context = {n: v for n, v in fixed.items() if not any(n in s.file.options for s in specs)}
+    make_context({"kv_len": 0, "sm_count": 1, "compute_capability": 90, **context}, place="--set")
+
+
 def partition_job(name: str, fixed: Mapping[str, Any], seconds: float) -> Job:
     """The question whether a spec's partition is one, on all platforms of the library.
 
@@ -60,6 +76,7 @@ def partition_job(name: str, fixed: Mapping[str, Any], seconds: float) -> Job:
 
     cell, at, platform = name.partition("@")
     spec = load_spec(cell)
+    check_names(fixed, [spec])
     platforms = {platform: load_platform(platform)} if at else library_platforms()
     values = {"platforms": platforms, "fixed": dict(fixed)}
     return Job("partition", spec.name, CLAIM, seconds, packed(spec), values)
@@ -123,6 +140,7 @@ def algebra_job(name: str, context: Mapping[str, Any], options: Mapping[str, Any
 
     cell, at, platform = name.partition("@")
     spec = load_spec(cell)
+    check_names(context, [spec])
     platforms = [load_platform(p) for p in ([platform] if at else ALGEBRA_ON)]
     contexts = list({repr(c): c for c in ({**shape, **context} for shape in SHAPES)}.values())
     values = {"platforms": platforms, "contexts": contexts, "options": dict(options)}

@@ -44,3 +44,33 @@ def test_a_question_that_takes_too_long_is_killed_and_the_next_one_answered():
 def test_an_unknown_spec_is_said_at_once():
     with pytest.raises(SpecError, match="unknown spec"):
         partition_job("walkthrough.xka", {}, 1.0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "partition walkthrough.xqa --set head_dim=banana",
+        "partition walkthrough.xqa --set foo=1",
+        "partition walkthrough.xqa@h200 --find foo --kv-len 5",
+        "partition walkthrough.xqa@h200 --find batch",
+        "partition walkthrough.xqa --splits 3",
+        "equal walkthrough.xqa",
+        "equal walkthrough.xqa --platforms h200,h100 --set foo=1",
+        "equal --platforms h200,t4 --dot bf16",
+        "bound walkthrough.xqa@h200",
+        "bound walkthrough.xqa@h200 --kv-len 64 -c 0",
+        "bound walkthrough.xqa@h200 -i nowhere.npz",
+        "algebra walkthrough.xqa --set foo=1",
+        "library nosuch",
+    ],
+)
+def test_mistakes_are_said(command):
+    from reports.cli import app
+
+    _, err = invoke(app, "prove", *command.split(), code=2)
+    assert err.startswith("error: ")
+
+
+def test_a_kernel_that_takes_no_shape_is_not_proved():
+    (reply,) = ask_all([partition_job("flash_attn2.splitkv_decode@t4", {}, 60.0)], 1)
+    assert reply.proofs[0].status == "refused"
