@@ -255,3 +255,31 @@ def test_values_are_exact():
     assert Log(x) != Log(x, symbol("scale"))
     assert signature(x * v + symbol("E2") * symbol("v2")) == signature(symbol("E3") * symbol("v3"))
     assert signature(x + symbol("E2") * symbol("v2")) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "text"),
+    [
+        ("walkthrough.trtllm_gen@b200", "den", "prev(den) + norm * b"),
+        ("walkthrough.trtllm_gen@b200", "b", "exp(top - top)"),
+        ("vllm_triton.interpreter@h200", "l", "prev(l) + sum(weight, seq())"),
+        ("vllm_triton.interpreter@h200", "w", "select(valid, exp2(top - most), 0)"),
+        ("walkthrough.xqa@h200", "w", "exp(top - most_safe)"),
+        ("walkthrough.flash_attention_2@h200", "level", "top"),
+        ("walkthrough.triton@h200", "exact", "sum(value * w, seq()) / (total + 1)"),
+        ("walkthrough.dense@h200", "output", "sum(prob * v, seq()) * 1.0000001"),
+    ],
+)
+def test_a_changed_line_is_caught(cell, line, text):
+    found = prove_algebra([load_side(cell, {line: text})], [SHAPE])
+    assert found.status == "refuted"
+    assert "attention" in found.reason
+
+
+def test_what_is_subtracted_does_not_matter():
+    """Twice the maximum overflows sooner, and is attention all the same; a step that asks for tile 7 is not covered."""
+    found = prove_algebra([load_side("walkthrough.triton@h200", {"top": "max(score) * 2"})], [SHAPE])
+    assert found.status == "proved"
+    seventh = {"l": "select(pos(tile) == 7, prev(l), prev(l) * alpha) + sum(weight, seq())"}
+    found = prove_algebra([load_side("walkthrough.tiled@h200", seventh)], [SHAPE])
+    assert found.status == "not decided"
