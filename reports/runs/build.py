@@ -132,7 +132,7 @@ def _pair(p: PairComparison, detailed: bool) -> c.Pair:
         whole=p.whole,
         max_abs=to_json(largest(p)),
         exact=None if part is None else part.exact,
-        equal_in=() if p.identical else _equal_in(p),
+        equal_in=p.equal_in,
         coverage=m.take(m.Coverage, p.coverage),
         first_difference=_part(m.FirstDifference, p.first_difference),
         values=_part(m.Values, p.values),
@@ -148,16 +148,6 @@ def _pair(p: PairComparison, detailed: bool) -> c.Pair:
         ranges=m.take_all(m.Bin, p.ranges) if detailed else None,
         attention=tuple((name, m.take(m.Tensor, one)) for name, one in p.attention),
         findings=m.take_all(m.Finding, p.findings),
-    )
-
-
-def _equal_in(p: PairComparison) -> tuple[str, ...]:
-    """Conversations in which no value differs."""
-    found = p.sums.metrics.get("different", p.sums.metrics.get("max_abs"))
-    if found is None or (p.values and (p.values.nan_mismatch or p.values.inf_mismatch)):
-        return ()
-    return tuple(
-        name for name, d, n in zip(p.sums.names, found[0], found[1], strict=True) if n > 0 and d == 0
     )
 
 
@@ -178,7 +168,8 @@ def _exactness(inside: Sequence[PairComparison]) -> Any:
     kinds = {part.exactness for p in inside for part in (p.values, p.chosen) if part is not None}
     if "printed digits" in kinds:
         return "printed digits"
-    loose = "values" in kinds or any(p.lists is not None for p in inside)
+    quantised = any(f.code == "quantised" for p in inside for f in p.findings)
+    loose = "values" in kinds or quantised or any(p.lists is not None for p in inside)
     return "values" if loose or (inside and not kinds) else "bits"
 
 

@@ -195,6 +195,7 @@ class Values(Measured):
     inf_both: Count
     inf_mismatch: Count
     clamped: Count
+    clamp_mismatch: Count = 0
     dtypes: tuple[str, str]
 
 

@@ -24,6 +24,8 @@ METRICS = {
 ROWS, FEW = 32, 8
 #: A mean has to change so many times, and by so many standard errors.
 TIMES, ERRORS = 2.0, 6.0
+#: Where nothing differs any more: rows that had to differ, so that none is no chance (exp(-8) is 1 in 3,000).
+SURE = 8.0
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,30 @@ def _steps(bins: Sequence[m.Bin], name: str) -> Iterator[tuple[int, float, float
             if rows >= 2 * ROWS:
                 yield bins[i].low or 0, before, after, rows
             continue
+        later = bins[i:]
+        if before and not after and all(x.metrics[name].maximum in (0, None) for x in later):
+            below = sum(x.metrics[name].n for x in later)
+            if below >= 2 * ROWS and _unlikely(bins[i - 1], bins[i], below, name):
+                if _in_most_strata(bins[i - 1], bins[i], name, rises=False):
+                    yield bins[i].low or 0, before, after, below
+                continue
         error = math.hypot(float(a.error or 0), float(b.error or 0))
         if _times(before, after) < TIMES or abs(after - before) <= ERRORS * error:
             continue
         if _lasts(bins, i, name) and _in_most_strata(bins[i - 1], bins[i], name, after > before):
             yield bins[i].low or 0, before, after, rows
+
+
+def _unlikely(a: m.Bin, b: m.Bin, below: int, name: str) -> bool:
+    """Whether rows that differ as often as those of ``a`` would hardly all be missing among ``below`` rows.
+
+    (mean / error)^2 is at most the number of rows that differ, so that the chance of none is below exp(-SURE).
+    """
+    cell = a.metrics[name]
+    if not cell.error or 2 * b.conversations < a.conversations:
+        return False
+    differ = (float(cell.mean or 0) / float(cell.error)) ** 2
+    return differ >= SURE and below * differ / cell.n >= SURE
 
 
 def _lasts(bins: Sequence[m.Bin], i: int, name: str) -> bool:

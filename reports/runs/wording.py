@@ -48,7 +48,7 @@ def verdict(
         if off:
             parts.append(_off(off))
         parts += _apart(near, whole=not parts)
-        parts.append(_tokens(near or compared))
+        parts.append(_tokens(near or compared, why=bool(near)))
     head = "; ".join(x for x in parts if x)
     points += [f"{p.first} and {p.second}: {f.text}." for p in off[:_SHOWN] for f in _errors(p)[:1]]
     points += _repeats(repeats) if len(coordinates) > 1 else []
@@ -61,6 +61,7 @@ def verdict(
     points += _first(near)
     points += sentences(near)
     points += _tensors(near)
+    points += _warnings(compared)
     points += _captures(pairs)
     if others:
         points.append(
@@ -150,6 +151,11 @@ def _same(
     for k in several[:2]:
         who = f"all {len(k.runs)} runs" if len(k.runs) == len(coordinates) > 2 else listed(k.runs)
         on = f" on the {count(k.rows)} rows that were compared" if k.partial else ""
+        narrow = [
+            p.coverage.columns for p in pairs if {p.first, p.second} <= set(k.runs) and p.coverage.columns
+        ]
+        if any(len(set(columns)) > 1 for columns in narrow):
+            on += f" in the first {count(min(columns[0] for columns in narrow))} columns"
         same = frozenset(k.runs[:2]) in one
         out.append(f"{who} are {WORDS[k.exactness]}{on}" + (": they are one capture" if same else ""))
     if len(several) > 2:
@@ -171,13 +177,39 @@ def _off(off: Sequence[c.Pair]) -> str:
 
 def size(pair: c.Pair) -> str:
     """How far apart a pair is, in words."""
-    if pair.max_abs is None:
-        return "what has no distance (NaN, infinities, missing tokens)"
+    odd = _odd(pair)
+    if not pair.max_abs:
+        return listed(odd) if odd else "what has no distance (NaN, infinities, missing tokens)"
     text = "at most " + short(float(pair.max_abs))
     part = pair.values or pair.lists
     if part is not None and part.rms is not None and pair.max_abs == part.max_abs:
         text += f" (RMS {short(float(part.rms))})"
-    return text
+    return text + (f", and {listed(odd)}" if odd else "")
+
+
+def _odd(pair: c.Pair) -> list[str]:
+    """Differences that have no size, in words."""
+    parts = [part for part in (pair.values, pair.chosen) if part is not None]
+    found: list[str] = []
+    for name, one, many in (
+        ("nan_mismatch", "value that is NaN", "values that are NaN"),
+        ("inf_mismatch", "value that is infinite", "values that are infinite"),
+        ("clamp_mismatch", "value that is clamped", "values that are clamped"),
+    ):
+        n = sum(int(getattr(part, name)) for part in parts)
+        if n:
+            found.append(f"{count(n)} {one if n == 1 else many} in one alone")
+    zeros = sum(part.zero_sign for part in parts)
+    if not found and not pair.max_abs and zeros:
+        found.append(f"the sign of {plural(zeros, 'zero')} alone")
+    tensors = sum(_tensor_differs(tensor) for _, tensor in pair.attention)
+    if tensors:
+        found.append(f"{plural(tensors, 'attention tensor')}{'' if found or pair.max_abs else ' alone'}")
+    return found
+
+
+def _tensor_differs(t: m.Tensor) -> bool:
+    return bool(t.max_abs or t.nan_mismatch or t.inf_mismatch or (t.finding and t.finding.code == "shape"))
 
 
 def far(pair: c.Pair) -> float:
@@ -196,7 +228,8 @@ def _apart(pairs: Sequence[c.Pair], *, whole: bool) -> list[str]:
     return [f"{who} differ, farthest {worst.first} and {worst.second}: {size(worst)}"]
 
 
-def _tokens(pairs: Sequence[c.Pair]) -> str:
+def _tokens(pairs: Sequence[c.Pair], *, why: bool = True) -> str:
+    """Whether best tokens change. ``why``: split flips by what explains them; of what is no numerics nothing does."""
     known = [p for p in pairs if p.decisions.n]
     if not known:
         forked = [p for p in pairs if p.texts.forked]
@@ -214,7 +247,9 @@ def _tokens(pairs: Sequence[c.Pair]) -> str:
     told = (
         "" if share is None or share.value is None else f", {percent(float(share.value))}{spread_text(share)}"
     )
-    return f"the best token changes on {most}{count(d.flips)} of {count(d.n)} rows{where}{told}: {split(d)}"
+    return f"the best token changes on {most}{count(d.flips)} of {count(d.n)} rows{where}{told}" + (
+        f": {split(d)}" if why else ""
+    )
 
 
 def spread_text(one: m.Interval) -> str:
@@ -335,7 +370,7 @@ def _equal(p: c.Pair) -> str:
             "values" if p.values is not None or p.likelihood is None else "values of the tokens that followed"
         )
         n, different = sum(part.n for part in parts), sum(part.different for part in parts)
-        out = f" {count(different)} of {count(n)} {what} differ"
+        out = f" {count(different)} of {count(n)} {what} differ" if n else ""
     if p.equal_in:
         out += f"{',' if out else ''} none in {listed(p.equal_in)}"
     return out
@@ -358,7 +393,7 @@ def number(x: m.Real | None) -> str:
 def _tensors(pairs: Sequence[c.Pair]) -> Iterator[str]:
     """The first attention tensor that differs, of the first pairs that have some."""
     for p in [p for p in pairs if p.attention][:2]:
-        off = next((x for x in p.attention if x[1].max_abs or x[1].nan_mismatch or x[1].inf_mismatch), None)
+        off = next((x for x in p.attention if _tensor_differs(x[1])), None)
         who = f"{p.first} and {p.second}"
         if off is None:
             yield f"{who}: all {len(p.attention)} attention tensors are equal."
@@ -367,6 +402,23 @@ def _tensors(pairs: Sequence[c.Pair]) -> Iterator[str]:
             most = "" if t.max_abs is None else f", by at most {short(float(t.max_abs))}"
             cause = "" if t.finding is None else f"; {t.finding.text}"
             yield f"{who}: attention differs first in layer {t.layer}, {t.tensor}, of {off[0]}{most}{cause}."
+
+
+#: Warnings of a pair that change what its numbers mean.
+_TOLD = ("quantised", "padding", "value_kind", "tokenizer", "vocab_size", "scale", "offset", "gross_rows")
+
+
+def _warnings(pairs: Sequence[c.Pair]) -> Iterator[str]:
+    """What is to be known of pairs whose numbers stand: each kind once, with the first pair and how many others."""
+    found: dict[str, list[tuple[c.Pair, m.Finding]]] = {}
+    for p in pairs:
+        for f in p.findings:
+            if f.code in _TOLD and f.severity == "warning":
+                found.setdefault(f.code, []).append((p, f))
+    for several in found.values():
+        p, f = several[0]
+        others = f" (so {plural(len(several) - 1, 'other pair')})" if len(several) > 1 else ""
+        yield f"{p.first} and {p.second}: {f.text}{others}."
 
 
 def _captures(pairs: Sequence[c.Pair]) -> Iterator[str]:

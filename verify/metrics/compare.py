@@ -172,7 +172,8 @@ def compare_runs(
         for (i, j), alignment in alignments.items()
     )
     numbers = list(alignments)
-    findings += no_effect(runs, {n: p.identical for n, p in zip(numbers, pairs, strict=True)})
+    alike = {n: p.identical and not p.divergence.forked for n, p in zip(numbers, pairs, strict=True)}
+    findings += no_effect(runs, alike)
     return RunsComparison(
         runs=tuple(summary(run) for run in runs),
         settings=Settings(reference, best, floor, draws, seed),

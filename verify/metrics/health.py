@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.topk import masses
+from verify.runs.counts import WIDTHS
 from verify.runs.layercheck import check_out
 from verify.runs.manifest import Recording
 from verify.runs.run import Run
@@ -121,6 +122,29 @@ def sequence_counts(sequence: Sequence, recording: Recording) -> dict[str, int]:
     return {name: n for name, n in counts.items() if n}
 
 
+_ONE = (
+    ("values are clamped: they stand for anything lower, and are", "value is clamped: it stands for anything lower, and is"),
+    ("values are", "value is"),
+    ("values were", "value was"),
+    ("log-probabilities are above 0: their rows are", "log-probability is above 0: its row is"),
+    ("rows have probabilities that sum", "row has probabilities that sum"),
+    ("rows stood at a position that was there already, and were", "row stood at a position that was there already, and was"),
+    ("rows know their token by its text only", "row knows its token by its text only"),
+    ("chosen tokens are", "chosen token is"),
+    ("positions between the first and the last have", "position between the first and the last has"),
+    ("values or tokens had no partner", "value or token had no partner"),
+)  # fmt: skip
+
+
+def _of(n: int, text: str) -> str:
+    """``text`` in the singular where ``n`` is 1."""
+    if n == 1:
+        for many, one in _ONE:
+            if text.startswith(many):
+                return one + text.removeprefix(many)
+    return text
+
+
 def _filled(values: Floats) -> Floats:
     """Lists in which an empty row is -infinity."""
     return np.where(np.isnan(values), -np.inf, values)
@@ -153,7 +177,7 @@ def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:
     for sequence in run.sequences:
         for name, n in sequence_counts(sequence, recording).items():
             name = _READER_NAMES.get(name, name)
-            counts[name] = counts.get(name, 0) + n
+            counts[name] = max(counts.get(name, 0), n) if name in WIDTHS else counts.get(name, 0) + n
     if side is not None:
         for name, field in _SIDE_COUNTS.items():
             counts[name] = counts.get(name, 0) + int(np.nansum(side[field]))
@@ -168,7 +192,7 @@ def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:
                 counts["chosen_not_best"] = counts.get("chosen_not_best", 0) + below
     counts = {name: n for name, n in counts.items() if n}
     findings = [
-        Finding(name, severity, f"{counts[name]} {text}", (run.name,), counts[name])
+        Finding(name, severity, f"{counts[name]} {_of(counts[name], text)}", (run.name,), counts[name])
         for name, (severity, text) in _TEXTS.items()
         if name in counts
     ]
@@ -277,6 +301,25 @@ def diagnose_rows(fields: Mapping[str, Floats], first: int) -> tuple[Finding | N
         return Finding("gross_rows", "warning", text, count=int(gross.sum())), gross
     text = f"not numerics: {int(gross.sum())} of {int(known.sum())} rows have a correlation or cosine below {GROSS}"
     return Finding("gross", "error", text, count=int(gross.sum())), gross
+
+
+def slice_cause(fields: Mapping[str, Floats]) -> Finding | None:
+    """Gross differences of rows of few columns, which say little one by one: all of their values together.
+
+    Args:
+        fields: `VALUE_FIELDS`, ``[rows]``, NaN where not compared.
+    """
+    names = ("n", "a_sum", "b_sum", "a_squares", "b_squares", "sum_squares")
+    whole = {name: np.array([np.nansum(fields[name])]) for name in names}
+    n = float(whole["n"][0])
+    if n < 16:
+        return None
+    pearson, apart = float(correlations(whole)[0][0]), float(np.sqrt(whole["sum_squares"][0] / n))
+    spread = float(np.sqrt(max(0.0, whole["a_squares"][0] / n - (whole["a_sum"][0] / n) ** 2)))
+    if not (pearson < GROSS and apart > max(0.5 * spread, ROUNDING)):
+        return None
+    text = f"not numerics: values correlate by {pearson:.3f} only: check weights, template and prompt"
+    return Finding("gross", "error", text, count=int(n))
 
 
 def scale_cause(factor: float) -> str:

@@ -15,6 +15,9 @@ from verify.metrics.topk import unequal
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
+#: Fields of full rows of which none is above 0 where two rows say the same.
+_PARTED = ("different", "nan_mismatch", "inf_mismatch", "clamp_mismatch")
+
 
 @dataclass(frozen=True)
 class FirstDifference:
@@ -57,26 +60,18 @@ def first_difference(
     table: Table,
 ) -> FirstDifference | None:
     """The first row of a pair that differs, and the first value in it; None where none does."""
-    rows = full.pairs.get(pair)
-    lists = _unequal_lists(table)
+    unlike = unlike_rows(pair, full, table)
     at = 0
     for aligned in alignment.sequences:
         if aligned.refused is not None or not aligned.comparable.any():
             continue
-        n = int(aligned.comparable.sum())
-        chunk = slice(at, at + n)
-        at += n
-        axis = table.full[chunk]
-        x, y = table.value_a[chunk], table.value_b[chunk]
-        with np.errstate(invalid="ignore"):
-            hit = (x != y) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token[chunk] != 0)
-        hit |= lists[chunk]
-        if rows is not None and (axis >= 0).any():
-            changed = [rows.fields[name][axis] for name in ("different", "nan_mismatch", "inf_mismatch")]
-            hit = (axis >= 0) & (np.sum(changed, axis=0) > 0)
+        chunk = slice(at, at + int(aligned.comparable.sum()))
+        at = chunk.stop
+        hit = unlike[chunk]
         if not hit.any():
             continue
         i = int(np.flatnonzero(hit)[0])
+        axis, x, y = table.full[chunk], table.value_a[chunk], table.value_b[chunk]
         sequences = [groups[p][aligned.conversation, aligned.ordinal] for p in pair]
         row = np.flatnonzero(aligned.comparable)[i]
         picked = int(aligned.rows_a[row]), int(aligned.rows_b[row])
@@ -85,6 +80,20 @@ def first_difference(
         position = int(table.positions[chunk][i])
         return FirstDifference(aligned.conversation, aligned.repeat_a, position, element, a, b)
     return None
+
+
+def unlike_rows(pair: Pair, full: FullRows, table: Table) -> NDArray[np.bool_]:
+    """``[rows]`` whether anything that was compared in a row differs: full logits, else lists and the chosen values."""
+    x, y = table.value_a, table.value_b
+    with np.errstate(invalid="ignore"):
+        hit = (x != y) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token != 0)
+    hit |= _unequal_lists(table)
+    rows = full.pairs.get(pair)
+    if rows is not None:
+        whole = np.flatnonzero(table.full >= 0)
+        changed = [rows.fields[name][table.full[whole]] for name in _PARTED]
+        hit[whole] = np.sum(changed, axis=0) > 0
+    return hit
 
 
 def _unequal_lists(table: Table) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.align import RunAlignment
-from verify.metrics.health import LOGPROBS, Finding, chosen_cause, diagnose_rows, gross_cause
+from verify.metrics.health import LOGPROBS, Finding, chosen_cause, diagnose_rows, gross_cause, slice_cause
 from verify.metrics.plan import FullRows, Pair, Slot
 from verify.metrics.summaries import DistributionSummary
 from verify.metrics.table import Table
@@ -119,6 +119,8 @@ def _gross(
             x, y = table.value_a, table.value_b
         use = np.isfinite(x) & np.isfinite(y) & (table.same_token != 0)
         finding = chosen_cause(x[use], y[use], logs)
+        if finding is None and fields is not None:
+            finding = slice_cause(fields)
         return [] if finding is None else [finding]
     finding, off = diagnose_rows(fields, 0)
     if finding is None or finding.code != "gross":

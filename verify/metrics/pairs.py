@@ -15,7 +15,7 @@ from verify.metrics.bootstrap import DRAWS, SEED, Interval, by_group, interval
 from verify.metrics.decisions import Decisions, Divergence, decide, diverge
 from verify.metrics.depth import Bin, by_depth, by_name
 from verify.metrics.health import Finding
-from verify.metrics.identity import FirstDifference, first_difference
+from verify.metrics.identity import FirstDifference, first_difference, unlike_rows
 from verify.metrics.likelihood import Likelihood, likelihood
 from verify.metrics.pair_findings import pair_findings
 from verify.metrics.plan import FullRows, Pair, Slot
@@ -31,7 +31,7 @@ from verify.metrics.summaries import (
 )
 from verify.metrics.table import Table, make_table
 from verify.metrics.topk import unequal
-from verify.metrics.values import FLOOR, VALUE_FIELDS, Part, ValueState, add_values
+from verify.metrics.values import FLOOR, VALUE_FIELDS, Part, ValueState, add_values, clamps_apart
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
@@ -85,6 +85,7 @@ class PairComparison:
     ``values`` are of full rows, ``chosen`` of one value a row (that of the token that followed, or an example's score) on
     rows that are not full, ``lists`` of lists of likely tokens; ``intervals`` by metric;
     ``position``: the same as ``depth`` by position in the text, where that is another number, else empty;
+    ``equal_in``: the conversations in which nothing differs, where it does in others;
     ``identical`` is True where rows were compared and nothing differs; ``whole`` where all rows of both were compared.
     """
 
@@ -94,6 +95,7 @@ class PairComparison:
     coverage: Coverage
     identical: bool
     whole: bool
+    equal_in: tuple[str, ...]
     first_difference: FirstDifference | None
     values: ValueSummary | None
     chosen: ValueSummary | None
@@ -161,6 +163,7 @@ def compare_pair(
     different = first_difference(runs, pair, alignment, full, groups, table)
     attention = _attention(pair, alignment, groups)
     whole = _whole(coverage, alignment) and _same_lengths(table)
+    equal = _equal_in(table, unlike_rows(pair, full, table), attention)
     identical = table.rows > 0 and different is None and _lists_equal(table) and not _unlike(attention)
     identical = identical and (values is None or values.identical)
     return PairComparison(
@@ -170,6 +173,7 @@ def compare_pair(
         coverage=coverage,
         identical=identical,
         whole=whole,
+        equal_in=() if identical else equal,
         first_difference=different,
         values=values,
         chosen=chosen,
@@ -230,6 +234,8 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
     out["inf_both"] += np.count_nonzero(infinite & (a == b))
     out["inf_mismatch"] += np.count_nonzero(infinite & (a != b))
     out["clamped"] += np.count_nonzero(low & ~nan_a & ~nan_b)
+    floors = captures[0].clamp_floor, captures[1].clamp_floor
+    out["clamp_mismatch"] += np.count_nonzero(clamps_apart(a, b, floors))
     keep = ~(nan_a | nan_b | infinite | low)
     if not np.isfinite(a + b).any():
         return None
@@ -356,9 +362,24 @@ def _attention(
     return tuple(found)
 
 
+def _equal_in(
+    table: Table, unlike: NDArray[np.bool_], attention: tuple[tuple[str, TensorDistance], ...]
+) -> tuple[str, ...]:
+    """Conversations with compared rows in which nothing differs: no row is ``unlike``, and no tensor."""
+    off = {table.names[i] for i in np.unique(table.groups[unlike])}
+    off |= {name for name, tensor in attention if _unlike(((name, tensor),))}
+    return tuple(name for name in table.names if name not in off)
+
+
 def _unlike(attention: tuple[tuple[str, TensorDistance], ...]) -> bool:
     """Whether any tensor differs."""
-    return any(bool(t.max_abs) or t.nan_mismatch > 0 or t.inf_mismatch > 0 for _, t in attention)
+    return any(
+        bool(t.max_abs)
+        or t.nan_mismatch > 0
+        or t.inf_mismatch > 0
+        or (t.finding is not None and t.finding.code == "shape")
+        for _, t in attention
+    )
 
 
 __all__ = ["ConversationSums", "Coverage", "PairComparison", "chosen_values", "compare_pair", "row_metrics"]

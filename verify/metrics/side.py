@@ -74,7 +74,8 @@ class Side:
         rows: the fields of `SIDE_FIELDS` by name, ``[rows]`` float64: ``top`` and ``second`` are the two largest values,
             ``chosen`` the value of the token that followed (NaN if unknown), ``chosen_rank`` the number of larger values.
             ``sum`` and ``sum_squares`` are NaN in special rows. ``matrix``: the same, ``[fields, rows]``.
-        best: ``[rows, k]`` ids of the k largest values: larger first, of equal ones the smaller id first.
+        best: ``[rows, k]`` ids of the k largest values: larger first, of equal ones the smaller id first;
+            -1 in rows that hold nothing but NaN.
         best_values: ``[rows, k]`` their values.
         special: ``[rows]`` whether a row has NaN, an infinity or a clamped value.
     """
@@ -115,8 +116,16 @@ def total(x: Array, fast: bool = False) -> Floats:
     return found if main == x.shape[1] else found + np.add.reduce(x[:, main:], axis=1, dtype=np.float64)
 
 
-def squares(x: Array, scratch: Scratch) -> Array:
-    """Squares: in the dtype of ``x`` where 16 bits were stored (they are exact in float32), so in scratch memory."""
+def squares(x: Array, scratch: Scratch, narrow: bool) -> Array:
+    """Squares in the dtype of ``x``, so in scratch memory; of float32 in float64 where they would overflow or vanish.
+
+    Where 16 bits were stored (``narrow``) they are exact in float32, or far from its ends.
+    """
+    if not narrow and x.dtype == np.float32 and x.size:
+        with np.errstate(invalid="ignore"):
+            most = max(float(x.max()), -float(x.min()))
+        if not (most == 0 or 1e-15 < most < 1e18):  # also where it is NaN
+            return np.square(x, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.multiply(x, x, out=scratch.get("squares", x.shape, x.dtype))
 
@@ -216,9 +225,12 @@ def make_side(
     fields["second"][:] = best_values[:, 1] if best.shape[1] > 1 else -np.inf
     with np.errstate(invalid="ignore"):
         fields["sum"][:] = total(values, narrow)
-        fields["sum_squares"][:] = total(squares(values, scratch), narrow)
+        fields["sum_squares"][:] = total(squares(values, scratch, narrow), narrow)
     fields["sum"][special] = fields["sum_squares"][special] = np.nan
     _chosen(order, values, tokens, fields, best)
+
+    known = best[:, :k].copy()
+    known[fields["nan"] == values.shape[1]] = -1  # no value, no best token
 
     powers, scale = magnitudes, np.ones(rows)
     if softmax:
@@ -234,7 +246,7 @@ def make_side(
         scale=scale,
         rows=fields,
         matrix=matrix,
-        best=best[:, :k],
+        best=known,
         best_values=best_values[:, :k].astype(np.float64),
         special=special,
     )

@@ -53,7 +53,8 @@ class ValueSummary:
         identical: whether no element differs.
         ulp: ULP distances, None without a common stored dtype.
         agree: elements by number of equal leading bits, 0 to the width.
-        nan_both, nan_mismatch, inf_both, inf_mismatch, clamped: elements without a difference.
+        nan_both, nan_mismatch, inf_both, inf_mismatch, clamped: elements without a difference; clamp_mismatch: clamped
+            ones of which one run says that the value is above the floor.
         dtypes: stored dtypes of the two.
     """
 
@@ -84,6 +85,7 @@ class ValueSummary:
     inf_both: int
     inf_mismatch: int
     clamped: int
+    clamp_mismatch: int
     dtypes: tuple[str, str]
 
     @property
@@ -162,7 +164,8 @@ def value_summary(
     squares, aa, bb = whole("sum_squares"), whole("a_squares"), whole("b_squares")
     shown = tuple(zip(SHOWN, state.differences.quantiles(SHOWN), strict=True))
     bad = {
-        name: int(whole(name)) for name in ("nan_both", "nan_mismatch", "inf_both", "inf_mismatch", "clamped")
+        name: int(whole(name))
+        for name in ("nan_both", "nan_mismatch", "inf_both", "inf_mismatch", "clamped", "clamp_mismatch")
     }
     apart: float | None = None
     if aa > 0 and bb > 0:
@@ -188,7 +191,7 @@ def value_summary(
         distance_cosine=apart,
         sqnr=10 * log10(aa / squares) if aa > 0 and squares > 0 else None,
         identical=n + bad["nan_both"] + bad["inf_both"] > 0
-        and different == bad["nan_mismatch"] == bad["inf_mismatch"] == 0,
+        and different == bad["nan_mismatch"] == bad["inf_mismatch"] == bad["clamp_mismatch"] == 0,
         ulp=_ulp(state, fields) if n else None,
         agree=tuple(int(c) for c in state.agree()),
         dtypes=dtypes,

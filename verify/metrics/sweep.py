@@ -405,7 +405,7 @@ def _decide(block: Floats, a: Side, b: Side, tokens_a: Ints, tokens_b: Ints, row
             r = rows.start + int(at)
             token = int(mine.best[r, 0])
             order = other.values if other.special[r] or other.places is None else other.places
-            known = not np.isnan(other.values[r, token])
+            known = token >= 0 and other.best[r, 0] >= 0 and not np.isnan(other.values[r, token])
             block[i, at] = rank_of(order[r], token, other.best[r]) if known else np.nan
     for i, (tokens, other) in enumerate(((tokens_a[rows], b), (tokens_b[rows], a))):
         known = np.flatnonzero((tokens >= 0) & (tokens < vocab))

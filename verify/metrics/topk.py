@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from verify.metrics.values import clamps_apart
 from verify.runs.sequence import UNKNOWN, Floats, Ints, Top
 
 _BLOCK = 1 << 21
@@ -31,6 +32,7 @@ TOP_FIELDS: tuple[str, ...] = (
     "sum",
     "sum_squares",
     "clamped",
+    "clamp_mismatch",
     "infinite",
     "mass_a",
     "mass_b",
@@ -51,9 +53,9 @@ class TopRows:
     """Fields of `TOP_FIELDS` by name, ``[rows]``; ``differences``: a - b of every shared token of every row, in order.
 
     ``shared`` tokens with two ordinary values; ``listed_a`` and ``listed_b`` how many each has; ``clamped`` shared tokens
-    of which a value stands for anything lower, ``infinite`` those with one infinity in both; ``best_same`` 1 or 0, NaN
-    where not known; ``a_best_in_b`` the rank in b, from 0, of a's best token (the number of tokens listed where it is not
-    among them).
+    of which a value stands for anything lower, ``clamp_mismatch`` those of which the other is above that floor,
+    ``infinite`` those with one infinity in both; ``best_same`` 1 or 0, NaN where not known; ``a_best_in_b`` the rank in b,
+    from 0, of a's best token (the number of tokens listed where it is not among them).
     """
 
     fields: dict[str, Floats]
@@ -132,7 +134,8 @@ def unequal(fields: Mapping[str, Floats]) -> NDArray[np.bool_]:
     shared = np.nan_to_num(fields["shared"] + fields["clamped"] + fields["infinite"])
     a, b = fields["listed_a"], fields["listed_b"]
     asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
-    return (fields["max_abs"] > 0) | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))
+    apart = (fields["max_abs"] > 0) | (fields["clamp_mismatch"] > 0)
+    return apart | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))
 
 
 def _block(
@@ -149,6 +152,7 @@ def _block(
         return {
             "shared": zero,
             "clamped": zero,
+            "clamp_mismatch": zero,
             "infinite": zero,
             "listed_a": listed[0],
             "listed_b": listed[1],
@@ -162,6 +166,7 @@ def _block(
             clamped |= shared & (value <= floor)
     infinite = shared & ~clamped & np.isinf(x) & (x == y)
     usable = shared & ~clamped & np.isfinite(x) & np.isfinite(y)
+    y0 = y
     x, y = np.where(usable, x, 0.0), np.where(usable, y, 0.0)
     d = x - y
     some = usable.any(axis=1)
@@ -170,6 +175,7 @@ def _block(
         "listed_a": listed[0],
         "listed_b": listed[1],
         "clamped": clamped.sum(axis=1),
+        "clamp_mismatch": (shared & clamps_apart(a[1], y0, floors)).sum(axis=1),
         "infinite": infinite.sum(axis=1),
         "max_abs": np.where(some, np.abs(d).max(axis=1), np.nan),
         "sum_abs": np.abs(d).sum(axis=1),

@@ -51,6 +51,7 @@ VALUE_FIELDS: tuple[str, ...] = (
     "inf_both",
     "inf_mismatch",
     "clamped",
+    "clamp_mismatch",
 )
 _MAXIMA = ("max_abs", "max_relative", "max_ulp")
 
@@ -152,7 +153,7 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
     signed = difference(part, scratch)
     index = scratch.get("index", (signed.size,), np.int64)
     out["sum"] += total(signed, fast)
-    out["sum_squares"] += total(squares(signed, scratch), fast)
+    out["sum_squares"] += total(squares(signed, scratch, fast), fast)
     d = np.abs(signed, out=scratch.get("d", signed.shape, signed.dtype))
     d = d.astype(state.differences.dtype, copy=False)
     spare = scratch.get("base", d.shape, d.dtype).reshape(-1).view(state.differences.word)
@@ -231,6 +232,16 @@ def ulp_bin(steps: NDArray[np.int64]) -> Counts:
     return np.where(steps == 0, 0, exponent + 1).astype(np.int64)
 
 
+def clamps_apart(x: Array, y: Array, floors: tuple[float | None, float | None]) -> NDArray[np.bool_]:
+    """Where a value stands for anything lower than a floor that the other run's is above: they differ, by no known size."""
+    found = np.zeros(x.shape, bool)
+    with np.errstate(invalid="ignore"):
+        for mine, other, floor in ((x, y, floors[0]), (y, x, floors[1])):
+            if floor is not None:
+                found |= (mine <= floor) & np.isfinite(mine) & (other > floor)
+    return found
+
+
 def special_part(
     a: Side, b: Side, row: int, floors: tuple[float | None, float | None], out: dict[str, Floats], width: int
 ) -> tuple[Part, NDArray[np.bool_]]:
@@ -262,6 +273,7 @@ def special_part(
     out["inf_both"] += np.count_nonzero(both)
     out["inf_mismatch"] += np.count_nonzero((inf_x | inf_y) & ~nan & ~both & ~low)
     out["clamped"] += np.count_nonzero(low)
+    out["clamp_mismatch"] += np.count_nonzero(clamps_apart(x, y, floors))
     keep = ~(nan | inf_x | inf_y | low)
 
     def take(array: Array | None) -> Any:

@@ -6,6 +6,7 @@ counted. Only rows that cannot be kept (a second row at one position) leave, cou
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -54,10 +55,66 @@ RECOUNTED = (
     "padded_columns",
 )
 
+#: Counts that every sequence of a run has alike: of a run the largest, not their sum.
+WIDTHS = ("padded_columns",)
+
 #: What APIs print for "less likely than is told": vLLM -9999, mlx and OpenAI -100.
 CLAMPS = (-9999.0, -100.0)
 
 LOGPROBS = ("raw_logprobs", "processed")
+
+#: Rows of full logits that are looked at for values that stand for anything lower.
+_SAMPLED = 64
+
+
+def likely_floor(sequences: Iterable[Sequence], kind: str) -> float | None:
+    """The value that stands for "less likely than is told", where the recording does not say so and its values do.
+
+    Of log-probabilities, as far as -9999 or below (no model gives those), or the least value where that is one that APIs
+    print so; of logits -9999 itself, as the least value. Of full logits some rows are looked at.
+
+    Args:
+        sequences: of one run.
+        kind: its ``value_kind``.
+    """
+    if kind not in ("raw_logits", *LOGPROBS):
+        return None
+    deep = CLAMPS[0]
+    least = np.inf
+    for one in sequences:
+        for values in (one.chosen, None if one.top is None else one.top.values):
+            if values is not None:
+                least = min(least, _least(values))
+        full = one.full
+        if full is not None and full.rows:
+            for row in np.unique(np.linspace(0, full.rows - 1, min(_SAMPLED, full.rows)).astype(int)):
+                with np.errstate(invalid="ignore"):  # a signalling NaN
+                    found = _least(full.read(int(row), int(row) + 1).astype(np.float64))
+                least = min(least, deep if found == stored(deep, full.dtype) else found)
+    if kind == "raw_logits":
+        return deep if least == deep else None
+    return deep if least <= deep else least if least in CLAMPS else None
+
+
+def floor_of(sequences: Collection[Sequence], recording: Recording) -> float | None:
+    """The clamp floor of a run: as told, or else as its values show, and as its full logits store it."""
+    floor = recording.clamp_floor
+    if floor is None:
+        floor = likely_floor(sequences, recording.value_kind)
+    if floor is None:
+        return None
+    return max([floor, *(stored(floor, s.full.dtype) for s in sequences if s.full is not None)])
+
+
+def _least(values: NDArray[Any]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.min(initial=np.inf))
+
+
+def stored(floor: float, dtype: np.dtype[Any]) -> float:
+    """A clamp floor as a stored dtype has it: bfloat16 makes -9984 of -9999."""
+    with np.errstate(over="ignore"):  # float16 makes -infinity of a floor that it does not have
+        return max(floor, float(np.asarray(floor).astype(dtype)))
 
 
 def tally(values: NDArray[Any], recording: Recording) -> dict[str, int]:
@@ -79,11 +136,11 @@ def tally(values: NDArray[Any], recording: Recording) -> dict[str, int]:
 
 
 def add(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-    """Two dictionaries of counts together."""
+    """Two dictionaries of counts together: sums, of `WIDTHS` the larger."""
     out = dict(left)
     for name, n in right.items():
         if n:
-            out[name] = out.get(name, 0) + n
+            out[name] = max(out.get(name, 0), n) if name in WIDTHS else out.get(name, 0) + n
     return out
 
 

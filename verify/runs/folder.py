@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from specs.errors import InputError
 from verify.capture.format import check_empty
 from verify.runs.assemble import Parts, assemble, parts_of
-from verify.runs.counts import RECOUNTED
+from verify.runs.counts import RECOUNTED, floor_of, observe
 from verify.runs.jsonio import unswept
 from verify.runs.lines import read_lines, write_lines
 from verify.runs.manifest import MANIFEST, Manifest, RunFile
@@ -106,6 +106,17 @@ def inspect_run(path: str | Path, *, name: str | None = None) -> Inspected:
     if problems.count:
         return Inspected(None, problems)
     digest = run_sha(entry.sha256 for entry in manifest.files)
+    floor = floor_of(sequences, manifest.capture)
+    if floor != manifest.capture.clamp_floor:
+        if manifest.capture.clamp_floor is None:
+            problems.warn(
+                MANIFEST,
+                f"says no clamp_floor, and values are {floor:g}: they are taken to stand for anything lower",
+                "capture.clamp_floor",
+            )
+        capture = manifest.capture.model_copy(update={"clamp_floor": floor})
+        manifest = manifest.model_copy(update={"capture": capture})
+        sequences = [observe(s, capture, manifest.vocab_size) for s in sequences]
     return Inspected(Run(name or manifest.run_id, manifest, tuple(sequences), str(folder), digest), problems)
 
 

@@ -194,6 +194,12 @@ def _against(stored: Matrix, want: Matrix, first: int) -> Finding | None:
                 place,
                 True,
             )
+    if stored.size >= 16 and np.ptp(want) > 100 * NEAR:
+        ordered = np.sort(stored, axis=None), np.sort(want, axis=None)
+        if _share(*ordered) >= 0.99:
+            moved = int((np.abs(stored - want) > NEAR).sum())
+            words = f"is permuted: it holds the values of q and k, {moved} of {stored.size} at other places: another layout?"
+            return Finding(words, None, True)
     return Finding("differs", None, False)
 
 

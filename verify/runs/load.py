@@ -14,12 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from specs.errors import InputError, did_you_mean
 from verify.runs.adapters import ADAPTERS, reader_of
 from verify.runs.adapters.base import Draft, Options
-from verify.runs.counts import CLAMPS, LOGPROBS, observe
+from verify.runs.counts import floor_of, observe
 from verify.runs.folder import file_sha, is_run, no_files, read_run
 from verify.runs.jsonio import unswept
 from verify.runs.manifest import Coordinate, Manifest, Recording, RunFile
@@ -118,10 +116,6 @@ def complete(
     if flags:
         coordinate["flags"] = flags
     capture = {**draft.capture, **said.pop("capture", {})}
-    if capture.get("clamp_floor") is None and capture.get("value_kind") in LOGPROBS:
-        floor = _floor(draft.sequences)
-        if floor is not None:
-            capture["clamp_floor"] = floor
     name = draft.name or file.stem
     fields: dict[str, Any] = {
         "run_id": name[:200],
@@ -135,6 +129,9 @@ def complete(
     safe = re.sub(r"[^A-Za-z0-9_.+-]", "_", file.name)[:200]
     path = safe if safe[0].isalnum() else f"x{safe}"[:200]
     manifest = manifest.model_copy(update={"files": (RunFile(path=path, sha256=digest),)})
+    floor = floor_of(draft.sequences, manifest.capture)
+    capture_found = manifest.capture.model_copy(update={"clamp_floor": floor})
+    manifest = manifest.model_copy(update={"capture": capture_found})
     sequences = [observe(s, manifest.capture, manifest.vocab_size) for s in draft.sequences]
     sequences = [_keyed(s, digest) for s in sequences]
     identity = digest if alone else hashlib.sha256(f"{digest}\n{draft.name}".encode()).hexdigest()
@@ -145,17 +142,6 @@ def _keyed(sequence: Sequence, digest: str) -> Sequence:
     """``sequence`` whose full logits are known by the file's content, not by its name."""
     full = sequence.full
     return sequence if full is None else replace(sequence, full=replace(full, key=f"{digest}:{full.key}"))
-
-
-def _floor(sequences: Items[Sequence]) -> float | None:
-    """The value that stands for "less likely than is told", if the least finite value is one that APIs print so."""
-    least = np.inf
-    for one in sequences:
-        for values in (one.chosen, None if one.top is None else one.top.values):
-            if values is not None:
-                finite = values[np.isfinite(values)]
-                least = min(least, float(finite.min(initial=np.inf)))
-    return least if least in CLAMPS else None
 
 
 def unique(runs: Items[Run]) -> tuple[Run, ...]:

@@ -87,7 +87,7 @@ def test_values_that_are_not_finite_survive_json():
     assert pair.first_difference is not None
     assert (pair.first_difference.element, pair.first_difference.a) == (3, None)
     assert any("NaN and " in p for p in found.verdict.points)
-    assert any(p.startswith("a: 1 values are NaN") for p in found.verdict.points)
+    assert any(p.startswith("a: 1 value is NaN") for p in found.verdict.points)
     json.loads(to_json(found), parse_constant=lambda x: pytest.fail(f"{x} is no JSON"))
 
 

@@ -46,6 +46,15 @@ def test_nothing_differs_before():
     assert found[0].startswith("a and z agree in all 4,096 rows below depth 256 and differ from there on")
 
 
+def test_few_rows_differ_and_none_from_a_length_on():
+    """2% of the positions below 256 differ, as of a kernel whose block shrinks there (known fault)."""
+    few = noise() * ((DEPTH < 256) & (np.random.default_rng(1).random(ROWS) < 0.02))
+    found = step(pair(few, nll=np.full(ROWS, 0.3)))
+    assert found is not None
+    assert (found.at, found.after) == (256, 0)
+    assert step(pair(few * (DEPTH < 16))) is None  # too few rows to know
+
+
 def test_the_text_is_no_step():
     """Rows fall into loops that everybody predicts: each stratum is flat though the raw curve falls."""
     loop = DEPTH >= 128

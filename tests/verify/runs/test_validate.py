@@ -157,6 +157,10 @@ def test_an_lse_in_another_order(tmp_path: Path) -> None:
             found["attn.L0.lse"][[0, 2, 1, 3]],
             "2 heads are those of others, the first 1, which is that of 2",
         ),
+        "layout": (
+            found["attn.L0.lse"].T.reshape(found["attn.L0.lse"].shape),
+            "at other places: another layout?",
+        ),
         "base": (found["attn.L0.lse"] / np.float32(np.log(2)), "is to base 2, the manifest says e"),
     }
     for name, (lse, message) in cases.items():

@@ -53,6 +53,12 @@ def read(file: Path, options: Options) -> list[Draft]:
                     f"has {size:,} bytes, its header needs {need:,}: {have} of {chunks} chunks are whole",
                     "copy all of it, or make it again",
                 )
+            if size > need:
+                wrong(
+                    str(file),
+                    f"has {size:,} bytes, its header needs {need:,}: something else stands behind its last chunk",
+                    "copy it again, or make it again",
+                )
             tokens = np.frombuffer(stream.read(4 * context * chunks), "<i4").astype(np.int64)
     except OSError as error:
         wrong(str(file), f"cannot be read: {error.strerror}", "check the path")
