@@ -449,9 +449,10 @@ def register(app: typer.Typer) -> None:
     """Add these commands to ``app``."""
     from verify.capture.cli import app as capture
     from verify.forward.cli import register as register_predict
+    from verify.lower.cli import lower
     from verify.runs.cli import register as register_runs
 
-    for command in (plan, emulate, traffic, doctor):
+    for command in (plan, emulate, traffic, doctor, lower):
         app.command()(command)
     register_runs(capture)
     register_predict(app)
