@@ -295,7 +295,10 @@ def _kv_chunk(sm_counts: Sequence[int]) -> Checked:
 
 def _longest(sm_counts: Sequence[int]) -> Checked:
     return Checked(
-        False, 1, "it is max() of the lengths", "" if call_rule("longest", ((3, 7),)) == 7 else "3, 7"
+        False,
+        1,
+        "one batch: it is max() of the lengths",
+        "" if call_rule("longest", ((3, 7),)) == 7 else "3, 7",
     )
 
 

@@ -105,7 +105,7 @@ def _written(
             if checked.exhaustive
             else "; where it fails, the code refuses the shape and misplaces no token"
         )
-        words = f"{how} over {checked.words} ({checked.count:,} calls){rest}"
+        words = f"{how} over {checked.words} ({checked.count:,} call{'s' * (checked.count != 1)}){rest}"
         assumptions.append(f"{name}(): {CONTRACTS[name].text}: {words}")
     if spec.file.requires:
         many = len(spec.file.requires)

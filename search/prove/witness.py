@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from search.sides import Side
 from specs.errors import UlpscopeError, UnsupportedError
-from verify.case import random_case
+from verify.case import Case, random_case
 from verify.explain import bit_text, decimal
 from verify.numerics.ulp import format_of
 
@@ -20,6 +20,8 @@ from verify.numerics.ulp import format_of
 SEEDS = (1, 2)
 #: Tokens times query heads up to which the scalar definition answers sooner than the engine compiles.
 SMALL = 600
+#: Powers of two that cancel in q k, where the sides round it otherwise.
+CARRIES = (10, 14, 20)
 #: Candidates of the search.
 EVALUATIONS = 1500
 RLIMIT = 2_000_000
@@ -44,6 +46,8 @@ def try_inputs(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> 
     Raises:
         UlpscopeError: a side does not take the shape.
     """
+    from search.bound import same_logits
+
     began = time.perf_counter()
     for seed in SEEDS:
         found = _random(a, b, context, seed)
@@ -51,6 +55,15 @@ def try_inputs(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> 
             return Tried(f"random input, seed {seed}", found)
         if time.perf_counter() - began > seconds:
             return Tried(f"{seed} random inputs")
+    if not same_logits(a, b, context):
+        for carry in CARRIES:
+            found = _random(a, b, context, SEEDS[0], carry)
+            if found is not None:
+                return Tried(
+                    f"2^{carry} and -2^{carry} in every row of K, which cancel; the rest random", found
+                )
+            if time.perf_counter() - began > seconds:
+                return Tried("random inputs")
     left = seconds - (time.perf_counter() - began)
     try:
         found = _searched(a, b, context, left)
@@ -60,11 +73,15 @@ def try_inputs(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> 
     return Tried("found by search" if found else words, found)
 
 
-def _random(a: Side, b: Side, context: Mapping[str, Any], seed: int) -> dict[str, Any] | None:
+def _random(
+    a: Side, b: Side, context: Mapping[str, Any], seed: int, carry: int | None = None
+) -> dict[str, Any] | None:
     heads = {n: int(context[n]) for n in ("q_heads", "kv_heads", "head_dim") if n in context}
     kv_len = int(context["kv_len"])
     rest = {n: v for n, v in context.items() if n not in heads and n != "kv_len"}
     case = random_case(seed, kv_len, **heads)
+    if carry is not None:
+        case = _carrying(case, carry)
     small = kv_len * heads.get("q_heads", 24) <= SMALL
     outputs: list[Any] = []
     for side in (a, b):
@@ -74,8 +91,22 @@ def _random(a: Side, b: Side, context: Mapping[str, Any], seed: int) -> dict[str
     found = difference(*outputs)
     if found is None:
         return None
+    if carry is not None:
+        return found | {
+            "seed": seed,
+            "carry": carry,
+            "replay": "the same command: these inputs are no random ones",
+        }
     command = ["ulpscope", "compare", _cell(a), _cell(b), "--random", str(seed), *_shape(context)]
     return found | {"seed": seed, "replay": shlex.join(command)}
+
+
+def _carrying(case: Case, carry: int) -> Case:
+    """A large number and its negative in every row of K, where q is 1: what a tensor core loses meanwhile shows its bits."""
+    arrays = {n: x.copy() for n, x in case.arrays.items()}
+    arrays["q"][:, :2] = 1
+    arrays["k"][..., 0], arrays["k"][..., 1] = 2.0**carry, -(2.0**carry)
+    return replace(case, arrays=arrays)
 
 
 def difference(left: Any, right: Any) -> dict[str, Any] | None:
@@ -100,6 +131,7 @@ def difference(left: Any, right: Any) -> dict[str, Any] | None:
 
 
 def _searched(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+    from search.bound import same_logits
     from search.run import Budget, search_by
     from search.space import Space
 
@@ -107,7 +139,9 @@ def _searched(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> d
     rest = {n: v for n, v in context.items() if n != "kv_len"}
     if seconds <= 1:
         return None
-    space = Space(kv_len=kv_len, context=rest, cancellation=0.5)
+    # Where the sides round q k otherwise, an input of q, k and v parts them before any score does.
+    kind = "scores" if same_logits(a, b, context) else "qkv"
+    space = Space(kv_len=kv_len, kind=kind, context=rest, cancellation=0.5)
     try:
         outcome = search_by("search", [a, b], space, seed=0, budget=Budget(EVALUATIONS, RLIMIT, seconds))
     except UnsupportedError:
@@ -121,7 +155,7 @@ def _searched(a: Side, b: Side, context: Mapping[str, Any], seconds: float) -> d
     if found is None:
         return None
     command = ["ulpscope", "search", _cell(a), _cell(b), *_shape(context), "--evaluations", str(EVALUATIONS)]
-    return found | {"replay": shlex.join([*command, "--rlimit", str(RLIMIT)])}
+    return found | {"replay": shlex.join([*command, "--rlimit", str(RLIMIT), "--space", kind])}
 
 
 def _shape(context: Mapping[str, Any]) -> list[str]:

@@ -109,6 +109,15 @@ def test_a_witness_shows_both_patterns_and_its_replay():
     assert "ulpscope compare walkthrough.xqa@h200 walkthrough.triton@h200 --random" in found["rechecked"]
 
 
+def test_numbers_that_cancel_part_tensor_cores():
+    """The lines are the same; A100 keeps fewer bits beside a large term. Scores by hand: 2^10 - 2^10 adds nothing."""
+    small = {"q_heads": 1, "kv_heads": 1, "head_dim": 64}
+    sides = load_side("flash_attn2.prefill@a100"), load_side("flash_attn2.prefill@h200")
+    found = prove_equal(*sides, small, kv_len=96, seconds=20.0)
+    assert found.status == "refuted"
+    assert found.details["bits"][0] != found.details["bits"][1]
+
+
 def test_a_side_that_takes_no_shape_is_said():
     found = prove("trtllm_gen.reduction@h200", "trtllm_gen.reduction@h100", witness=False)
     assert found.status == "refused"
