@@ -203,10 +203,8 @@ class _Parser:
         match n:
             case ast.Constant():
                 return self._number(n)
-            case ast.Name(id="true" | "false"):
-                return Num(n.id, at=at)
             case ast.Name():
-                return Name(n.id, at=at)
+                return (Num if n.id in ("true", "false") else Name)(n.id, at=at)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return Op("neg", (self._node(operand, depth + 1),), at=at)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
