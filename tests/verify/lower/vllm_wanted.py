@@ -96,3 +96,4 @@ REDUCE = Wanted(
         **{"NUM_SEGMENTS_PER_SEQ": 16, "USE_FP8": False},
     },
 )
+KERNELS = [ATTENTION, REDUCE]
