@@ -227,7 +227,7 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
     low = np.zeros(a.size, bool)
     for value, capture in ((a, captures[0]), (b, captures[1])):
         if capture.clamp_floor is not None:
-            low |= value <= capture.clamp_floor
+            low |= (value <= capture.clamp_floor) & np.isfinite(value)
     infinite = (np.isinf(a) | np.isinf(b)) & ~low & ~nan_a & ~nan_b
     out["nan_both"] += np.count_nonzero(nan_a & nan_b)
     out["nan_mismatch"] += np.count_nonzero(nan_a ^ nan_b)

@@ -163,7 +163,7 @@ def _block(
     clamped = np.zeros(shared.shape, bool)
     for value, floor in ((x, floors[0]), (y, floors[1])):
         if floor is not None:
-            clamped |= shared & (value <= floor)
+            clamped |= shared & (value <= floor) & np.isfinite(value)
     infinite = shared & ~clamped & np.isinf(x) & (x == y)
     usable = shared & ~clamped & np.isfinite(x) & np.isfinite(y)
     y0 = y

@@ -81,6 +81,20 @@ def test_lists_against_a_clamp_that_nobody_told_of(tmp_path: Any, other: float, 
     assert pair.lists.max_abs == pytest.approx(0 if clamped else 1000 - 20.3)
 
 
+def test_infinities_are_not_clamped() -> None:
+    """-infinity against -3 is infinite in one alone, whatever the clamp floor; against the floor it says the same."""
+
+    def one(name: str, x: float) -> Any:
+        part = made.sequence(
+            tokens=[1, 2], chosen=[-1.0, x], top=made.top([[1, 9], [2, 9]], [[-1.0, x], [-1.0, x]])
+        )
+        return made.run(name, part, kind="raw_logprobs", clamp_floor=-9999.0)
+
+    found = report(one("a", -3.0), one("b", -np.inf))
+    assert found.verdict.headline.startswith("a and b differ by 1 value that is infinite in one alone")
+    assert (found.pairs[0].chosen.inf_mismatch, found.pairs[0].chosen.clamped) == (1, 0)
+
+
 @pytest.mark.parametrize(("dtype", "as_stored"), [(np.float32, -9999.0), (made.BF16, -9984.0)])
 def test_full_rows_with_a_clamp_that_nobody_told_of(tmp_path: Any, dtype: Any, as_stored: float) -> None:
     """bfloat16 makes -9984 of -9999."""
