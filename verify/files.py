@@ -26,6 +26,7 @@ from specs.context import CONTEXT, MAX_TOKENS
 from specs.errors import InputError, did_you_mean
 from verify.case import Case
 from verify.features import Features
+from verify.npy import npy_header
 
 #: The most that the arrays of one file may take together, decompressed.
 MAX_BYTES = 4 << 30
@@ -200,13 +201,7 @@ def _few_tokens(name: str, shape: Sequence[int], place: str) -> None:
 
 def _npy(stream: Any, size: int, place: str, name: str) -> NDArray[Any]:
     """One .npy stream. The header is compared with the size of the member before anything is allocated."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"npy version {version}")
+    shape, fortran, dtype = npy_header(stream)
     if dtype.hasobject:
         raise InputError(
             "an object array", place=place, remedy="store numbers: object arrays need pickle, which runs code"

@@ -26,7 +26,7 @@ from specs.errors import InputError
 from verify.capture.format import check_empty
 from verify.runs.assemble import Parts, assemble, parts_of
 from verify.runs.counts import RECOUNTED, floor_of, observe
-from verify.runs.jsonio import unswept
+from verify.runs.jsonio import no_twice, unswept
 from verify.runs.lines import read_lines, write_lines
 from verify.runs.manifest import MANIFEST, Manifest, RunFile
 from verify.runs.problems import Problems
@@ -155,8 +155,13 @@ def _manifest(folder: Path, problems: Problems) -> Manifest | None:
         problems.add(MANIFEST, f"cannot be read: {error.strerror}", remedy=_AGAIN)
         return None
     try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
+        found = Manifest.model_validate_json(text)
+        json.loads(text, object_pairs_hook=no_twice)
+        return found
+    except ValueError as error:
+        if not isinstance(error, ValidationError):
+            problems.add(MANIFEST, str(error), remedy=_SCHEMA)
+            return None
         for one in error.errors(include_url=False, include_input=False):
             where = ".".join(str(x)[:60] for x in one["loc"])
             problems.add(MANIFEST, one["msg"][:300], where, remedy=_SCHEMA)

@@ -50,6 +50,20 @@ class Record:
         return f"{self.file}: line {self.line}" if self.line else self.file
 
 
+def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON text, for ``object_pairs_hook``; one that has a name twice says two things.
+
+    Raises:
+        ValueError: a name is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the name '{twice[:80]}' twice")
+    return found
+
+
 def parse(data: bytes, place: str) -> Any:
     """The JSON value in ``data``.
 

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from specs.errors import InputError
 from verify.capture.format import KINDS
+from verify.npy import npy_header
+from verify.runs.jsonio import no_twice
 
 Array = NDArray[Any]
 
@@ -155,7 +157,7 @@ def _safetensors(file: Path) -> Tensors:
             raise ValueError(f"the header claims {length:,} bytes, the file has {size:,}")
         if length > MAX_HEADER:
             raise ValueError(f"a header of {length:,} bytes: at most {MAX_HEADER:,} are read")
-        header: Any = json.loads(stream.read(length))
+        header: Any = json.loads(stream.read(length), object_pairs_hook=no_twice)
     if not isinstance(header, dict) or len(header) > MAX_ARRAYS:
         raise ValueError("its header is no object of arrays")
     meta: Any = header.pop("__metadata__", None) or {}
@@ -222,13 +224,10 @@ def _npz(file: Path) -> Tensors:
 
 
 def _npy_header(stream: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"array '{name[:80]}' is npy version {version}")
+    try:
+        shape, fortran, dtype = npy_header(stream)
+    except ValueError as error:
+        raise ValueError(f"array '{name[:80]}': {str(error)[:200]}") from None
     if dtype.hasobject or dtype.kind not in "biufUS":
         raise ValueError(
             f"array '{name[:80]}' holds {dtype}: store numbers, objects need pickle, which runs code"
@@ -239,7 +238,7 @@ def _npy_header(stream: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any],
         )
     if fortran and len(shape) > 1:
         raise ValueError(f"array '{name[:80]}' is in Fortran order: store np.ascontiguousarray of it")
-    return tuple(int(n) for n in shape), dtype, stream.tell()
+    return shape, dtype, stream.tell()
 
 
 def _begin(file: Path, member: zipfile.ZipInfo) -> int:

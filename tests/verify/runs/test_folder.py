@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import resource
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -395,7 +397,7 @@ def sequences(draw: st.DrawFn) -> Sequence:
     rng = np.random.default_rng(seed)
     first = draw(st.integers(0, 3))
     positions = np.cumsum(rng.integers(1, 3, rows)) - 1 + first
-    values = st.floats(allow_nan=True, allow_infinity=True, width=64)
+    values = st.floats(allow_nan=False, allow_infinity=True, width=64) | st.just(np.nan)  # JSON has one NaN
     width = draw(st.integers(1, 3))
     cells = draw(st.lists(values, min_size=rows * width, max_size=rows * width))
     named = draw(st.sampled_from(["ids", "texts", "nothing"]))
@@ -572,3 +574,35 @@ def test_one_odd_text_beside_arrays_is_read_or_refused_with_a_message(
     except InputError:
         return
     assert one.texts is None or len(one.texts) == one.rows
+
+
+@pytest.mark.parametrize(
+    "shape", ["(" * 50 + "1", "(-1,)", "(1, 2", "(1,) + (2,)", "\\x00", "('a',)", "(True, 1.5)", "lambda: 1"]
+)
+def test_headers_of_npy_members_that_are_no_tuples(tmp_path: Path, shape: str) -> None:
+    """Whatever a stranger writes where the shape should be is refused with the array's name."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr(
+            "logits.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(8)
+        )
+    manifest(tmp_path, ["a.npz"])
+    with pytest.raises(InputError) as error:
+        read_run(tmp_path)
+    assert "array 'logits'" in str(error.value)
+
+
+def test_names_that_are_there_twice(tmp_path: Path) -> None:
+    """A manifest, or the header of safetensors, that says two things of one name is refused."""
+    place = tensors(tmp_path / "a", arrays())
+    text = (place / "manifest.json").read_text()
+    kind = '"value_kind": "raw_logits"'
+    (place / "manifest.json").write_text(text.replace(kind, f'"value_kind": "raw_logprobs", {kind}'))
+    with pytest.raises(InputError, match="the name 'value_kind' twice"):
+        read_run(place)
+    entry = '"logits": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}'
+    head = f"{{{entry}, {entry}}}".encode()
+    (place / "a.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(4))
+    manifest(place, ["a.safetensors"])
+    with pytest.raises(InputError, match="the name 'logits' twice"):
+        read_run(place)
