@@ -27,6 +27,8 @@ class ReadReduction(Frozen):
         warps: strides of warps that are joined through shared memory.
         contracted: the first shuffle step is an FMA of a lane's own product and its partner's rounded one.
         joined: how the result goes into a running value, "fma" or "add".
+        nameless: all was read, but the spec language has no name for these brackets.
+        ways: where results of one thread are bracketed differently, each way.
         columns: strides of the columns that lanes 1, 2, 4, 8, 16 hold apart, where each lane uses its own result.
     """
 
@@ -46,12 +48,14 @@ class ReadReduction(Frozen):
     columns: tuple[int, ...] = ()
     tree: str | None = None
     unread: str = ""
+    nameless: bool = False
+    ways: tuple[str, ...] = ()
 
 
 class ReadDot(Frozen):
     """Chains of tensor-core instructions of one kind: ``count`` chains of ``length``, that begin at ``start``.
 
-    ``ascending``: whether the factors' addresses rise along a chain, None where they were not followed. ``scaled``: what
+    ``ascending``: the factors' addresses rise along the chain; False also where they were not followed. ``scaled``: what
     the result goes into first, "mul" by one number, "fma" with + 0, or "".
     """
 
@@ -59,7 +63,7 @@ class ReadDot(Frozen):
     count: int
     length: int
     start: str
-    ascending: bool | None
+    ascending: bool
     scaled: str
 
 
@@ -150,6 +154,8 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
         columns=() if wanted.columns is None else steps,
         tree=tree,
         unread=why,
+        nameless=tree is None and not one.unread and one.warps is not None,
+        ways=one.ways,
     )
 
 
@@ -174,7 +180,7 @@ def _dots(flow: Flow) -> list[ReadDot]:
     heads = [n for n in flow.nodes if n.op == "mma" and n.tag.endswith(" 0")]
     inner = {id(n.args[0]) for n in heads}
     scaled = {id(a): _scale(n) for n in flow.nodes if n.op in ("mul", "fma") for a in n.args if a.op == "mma"}
-    chains: Counter[tuple[str, int, str, bool | None, str]] = Counter()
+    chains: Counter[tuple[str, int, str, bool, str]] = Counter()
     for last in heads:
         if id(last) in inner:
             continue
@@ -185,8 +191,8 @@ def _dots(flow: Flow) -> list[ReadDot]:
         start = {"const": "+0", "mul": "product", "entry": "running value"}.get(first.op, "other")
         places = [n.args[1].address for n in chain]
         known = [int(a[0]) for a in places if a is not None]
-        up = all(a < b for a, b in itertools.pairwise(known)) if len(known) == len(chain) else None
-        up = True if len(chain) == 1 else up
+        rising = all(a < b for a, b in itertools.pairwise(known))
+        up = len(chain) == 1 or (len(known) == len(chain) and rising)
         chains[(last.tag.rsplit(" ", 1)[0], len(chain), start, up, scaled.get(id(last), ""))] += 1
     return [
         ReadDot(instruction=i, count=n, length=length, start=s, ascending=u, scaled=x)

@@ -235,6 +235,8 @@ def _step(machine: Machine, guard: str, op: str, head: str, parts: list[str]) ->
         _define(machine, parts[0], flow.node(op.split(".")[1].lower(), machine.node(parts[1])), guard)
     elif head == "HMMA":
         _matrix(machine, op, parts)
+    elif head in ("HGMMA", "QGMMA"):
+        _group_matrix(machine, op, parts)
     elif head == "LDSM":
         where = machine.place(parts[1])
         for i in range(int(op.rsplit(".", 1)[-1])):
@@ -269,6 +271,22 @@ def _matrix(machine: Machine, op: str, parts: list[str]) -> None:
     starts = [machine.node("RZ" if zero else after(parts[3].split(".")[0], i)) for i in range(4)]
     for i in range(4):
         made = flow.node("mma", starts[i], *first, *second, tag=f"{op} {i}", number=number)
+        _define(machine, after(parts[0], i), made, "")
+
+
+def _group_matrix(machine: Machine, op: str, parts: list[str]) -> None:
+    """``wgmma``: a warp's 16 rows of all columns; factors by registers or by descriptors, whose low bits are an address."""
+    flow, number = machine.flow, len(machine.flow.nodes)
+    columns = int(op.split(".")[1].split("x")[1])
+    places = [re.match(r"gdesc\[(UR\d+)\]", p) for p in parts[1:3]]
+    first = places[0] or places[1]
+    address = None if first is None else machine.ints.get(first[1])
+    factor = flow.node("ldsm", address=None if address is None else address & 0x3FFF)
+    start = next(p for p in parts[2:] if REGISTER.match(p.split(".")[0]))
+    zero = start.startswith("RZ") or "!UPT" in parts
+    starts = [machine.node("RZ" if zero else after(start, i)) for i in range(columns // 2)]
+    for i, begun in enumerate(starts):
+        made = flow.node("mma", begun, factor, tag=f"{op} {i}", number=number)
         _define(machine, after(parts[0], i), made, "")
 
 

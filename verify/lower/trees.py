@@ -36,6 +36,7 @@ class Found:
     contracted: bool
     warps: tuple[int, ...] | None
     unread: str = ""
+    ways: tuple[str, ...] = ()
     root: Node | None = field(default=None, compare=False, hash=False)
 
 
@@ -116,15 +117,15 @@ def _bottom(node: Node, steps: dict[int, _Step]) -> tuple[list[_Step], Node]:
 
 def _read(root: Node, steps: dict[int, _Step]) -> Found:
     chain, bottom = _bottom(root, steps)
-    kind, warps, unread = chain[0].kind, (), ""
+    kind, warps, unread, different = chain[0].kind, (), "", ()
     if bottom.op == "shared":
         across, first = _across(chain, bottom, steps, kind)
         ways = {_shape(s.value, steps, kind): s for s in _sources(bottom, steps, kind)}
         if first is None:
             unread = "what lies in shared memory was not followed"
         elif len(ways) > 1:
-            shown = [text(_inside(_bottom(s.value, steps)[1], kind)[0]) for s in ways.values()]
-            unread = f"the results of a thread are bracketed in {len(ways)} ways: {'; '.join(shown)}"
+            different = tuple(text(_inside(_bottom(s.value, steps)[1], kind)[0]) for s in ways.values())
+            unread = f"the results of a thread are bracketed in {len(ways)} ways: {'; '.join(different)}"
         elif across is None:
             unread = "which warp's value a lane takes from shared memory was not followed"
         warps = across
@@ -140,6 +141,7 @@ def _read(root: Node, steps: dict[int, _Step]) -> Found:
         contracted=contracted,
         warps=warps,
         unread=unread or why,
+        ways=different,
         root=root,
     )
 
@@ -243,20 +245,18 @@ def _squared(node: Node) -> bool:
 
 def _order(leaves: list[tuple[Node, ...]]) -> tuple[list[int], str]:
     """The number of each term by ascending place of what it is made of."""
-    keys: list[tuple[object, ...]] = []
+    keys: list[tuple[Any, ...]] = []
     for nodes in leaves:
         made = [o for n in nodes for o in origins(through(n))]
         loads = [o for o in made if o.op == "load"]
         tensor = [o for o in made if o.op == "mma"]
         if tensor:
-            last = max(o.number for o in tensor)
-            pieces = sorted(int(o.tag.rsplit(" ", 1)[1]) for o in tensor if o.number == last)
-            keys.append(("mma", last, *pieces))
+            keys.append(_column(tensor))
         elif loads and all(o.address is not None for o in loads):
             keys.append(("load", *sorted({int(o.address[0]) for o in loads if o.address is not None})))
         else:
             return list(range(len(leaves))), "the order of terms in a thread: their origin was not followed"
-    if len({k[1] for k in keys if k[0] == "mma"}) > 1:
+    if any(k[1] < 0 for k in keys) and len({k[2] for k in keys}) > 1:
         return list(
             range(len(leaves))
         ), "the order of terms in a thread: they come from several tensor-core results"
@@ -266,6 +266,26 @@ def _order(leaves: list[tuple[Node, ...]]) -> tuple[list[int], str]:
         key: i for i, key in enumerate(sorted(keys, key=lambda k: np.array(k[1:], dtype=object).tolist()))
     }
     return [ranks[k] for k in keys], ""
+
+
+def _column(results: list[Node]) -> tuple[Any, ...]:
+    """Where a result of ``mma`` lies among the columns: by the address of its second factor (-1: not known), its chain
+    and its number in the instruction's results.
+    """
+    last = max(results, key=lambda o: o.number)
+    first = last
+    while first.args[0].op == "mma":
+        first = first.args[0]
+    second = first.args[5] if len(first.args) > 5 else None
+    known = second is not None and second.op == "ldsm" and second.address is not None
+    where = (
+        (int(second.address[0]), second.number)
+        if known and second is not None and second.address is not None
+        else (-1, 0)
+    )
+    pieces = sorted(int(o.tag.rsplit(" ", 1)[1]) for o in results if o.number == last.number)
+    chain = first.number if where[0] < 0 else 0
+    return ("mma", where[0], chain, where[1], *pieces)
 
 
 def relabel(tree: Tree, name: Callable[[int], int]) -> Tree:

@@ -80,23 +80,28 @@ def verdict(lowering: Lowering, compared: Sequence[Convergence], readings: Seque
     apart: list[str] = []
     for one in compared:
         mine = [r for r in readings if r.kernel == one.kernel]
+        if len({tuple(x.role for x in r.reductions) for r in mine}) > 1:
+            apart.append(f"{one.kernel}: TTGIR has other reductions")
+            continue
         for n, first in enumerate(mine[0].reductions if mine else ()):
-            trees = {_arithmetic(r.reductions[n]) for r in mine if len(r.reductions) > n}
-            if len(trees) > 1:
-                groups = " | ".join(" = ".join(a) for a, _ in _grouped(mine, n))
-                apart.append(f"{one.kernel}: {ROLES[first.role]} ({groups})")
+            groups = _grouped(mine, n)
+            if len(groups) > 1:
+                shown = " | ".join(" = ".join(a) for a, _ in groups)
+                apart.append(f"{one.kernel}: {ROLES[first.role]} ({shown})")
         for n, what in enumerate(
             ({_tensor(r.dots) for r in mine}, {frozenset(r.exponentials) for r in mine})
         ):
             if len(what) > 1:
                 apart.append(f"{one.kernel}: {('tensor-core chains', 'exponentials')[n]}")
-    unread = sum(bool(x.unread) for r in readings for x in r.reductions)
+    unread = sum(bool(x.unread) and not x.nameless for r in readings for x in r.reductions)
     more = f"; {unread} could not be read" if unread else ""
     if len(lowering.archs) == 1:
         return f"lowered for {lowering.archs[0]}{more}"
-    return (
-        f"sums are bracketed differently: {'; '.join(apart)}" if apart else "the same brackets on all"
-    ) + more
+    return (f"sums are bracketed differently: {'; '.join(apart)}" if apart else _same(unread)) + more
+
+
+def _same(unread: int) -> str:
+    return "no other brackets in what was read" if unread else "the same brackets on all"
 
 
 def _tensor(dots: tuple[ReadDot, ...]) -> frozenset[tuple[str, int, str]]:
@@ -106,12 +111,15 @@ def _tensor(dots: tuple[ReadDot, ...]) -> frozenset[tuple[str, int, str]]:
 def _arithmetic(one: ReadReduction) -> tuple[object, ...]:
     if one.kind in ("max", "min"):
         return (one.kind,)  # exact in any order
-    return one.tree, one.brackets, one.products, one.lanes, one.warps, one.contracted, one.joined, one.unread
+    return one.tree, one.brackets, one.products, one.lanes, one.warps, one.contracted, one.joined, one.ways
 
 
 def _grouped(mine: Sequence[Reading], n: int) -> list[tuple[list[str], ReadReduction]]:
     out: list[tuple[list[str], ReadReduction]] = []
     for reading in mine:
+        mind = reading.reductions[n]
+        if mind.unread and not mind.nameless and not mind.ways:
+            continue  # what was not read is no difference
         for archs, known in out:
             if _arithmetic(known) == _arithmetic(reading.reductions[n]):
                 archs.append(reading.arch)
@@ -137,9 +145,9 @@ def _alike(readings: Sequence[Reading]) -> list[tuple[list[str], Reading]]:
 def _reading(reading: Reading, *, counts: bool = True) -> Iterator[str]:
     for name in reading.instructions:
         roles = ", ".join(dict.fromkeys(DOTS[r] for r in reading.roles))
-        yield f"dot product ({roles}): {name}"
+        yield f"dot product{f' ({roles})' if roles else ''}: {name}"
     for dot in reading.dots:
-        k = {True: "k ascending", False: "k not ascending", None: "order of k not read"}[dot.ascending]
+        k = "k ascending" if dot.ascending else "order of k not read"
         scaled = {"mul": ", then times one number", "fma": ", then fma(scale, dot, 0)"}.get(dot.scaled, "")
         yield f"  {dot.count} chain(s) of {dot.length} {dot.instruction}, {k}, starting from {dot.start}{scaled}"
     for one in reading.reductions:
@@ -155,7 +163,7 @@ def _reading(reading: Reading, *, counts: bool = True) -> Iterator[str]:
 
 
 def _found(one: ReadReduction) -> str:
-    if one.unread and one.tree is None:
+    if one.unread and one.tree is None and not one.nameless:
         return f"not read: {one.unread}"
     parts: list[str] = []
     if one.brackets:
@@ -170,4 +178,5 @@ def _found(one: ReadReduction) -> str:
         parts.append({"fused": "products fused", "rounded": "products rounded"}[one.products])
     if one.joined:
         parts.append(f"into the running sum by {'an FMA' if one.joined == 'fma' else 'product and sum'}")
-    return f"{one.tree or 'one term'}  ({'; '.join(parts)})" if parts else one.tree or "one term"
+    tree = one.tree or (one.unread if one.nameless else "one term")
+    return f"{tree}  ({'; '.join(parts)})" if parts else tree
