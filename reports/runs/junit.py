@@ -6,14 +6,15 @@ import re
 from xml.etree import ElementTree as Xml
 
 from reports.runs import contract as c
+from reports.runs.wording import plain
 
 # XML 1.0, section 2.2: what no document may hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def clean(text: str) -> str:
-    """``text`` with characters that XML cannot hold replaced."""
-    return _FORBIDDEN.sub("\ufffd", text)
+    """``text`` with characters replaced that XML cannot hold or that turn the direction of writing."""
+    return plain(_FORBIDDEN.sub("\ufffd", text))
 
 
 def junit(report: c.DivergenceReport, result: c.PolicyResult) -> str:

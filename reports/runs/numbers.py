@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.wording import not_numerics
+from verify.metrics.health import HEALTH_NAMES
 
 Number = Callable[[c.Pair], "float | None"]
 
@@ -121,12 +122,14 @@ HEALTH = "health."
 
 def known(name: str) -> bool:
     """Whether a policy may ask for that name."""
-    return name in NUMBERS or (of_run(name) and name != HEALTH)
+    if name.startswith(HEALTH):
+        return name.removeprefix(HEALTH) in HEALTH_NAMES
+    return name in NUMBERS or name == REPEATS
 
 
 def names() -> Iterable[str]:
     """All names, for hints."""
-    return (*NUMBERS, REPEATS, f"{HEALTH}nan")
+    return (*NUMBERS, REPEATS, *(f"{HEALTH}{name}" for name in HEALTH_NAMES))
 
 
 def of_run(name: str) -> bool:

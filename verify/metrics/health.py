@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.topk import masses
-from verify.runs.counts import WIDTHS
+from verify.runs.counts import COUNTS, WIDTHS
 from verify.runs.layercheck import check_out
 from verify.runs.manifest import Recording
 from verify.runs.run import Run
@@ -163,6 +163,10 @@ _READER_NAMES = {
     "neg_inf_values": "negative_infinity",
     "clamped_values": "clamped",
 }
+
+
+#: Every name that counts of a run may have.
+HEALTH_NAMES = tuple(dict.fromkeys((*_TEXTS, *(_READER_NAMES.get(name, name) for name in COUNTS))))
 
 
 def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:

@@ -74,6 +74,7 @@ def test_conditions(text, numbers, expected):
         "__import__('os') > 1",
         "max_abz > 1",
         "health. > 1",
+        "health.nan_values > 0",
         "max_abs => 1",
         "max_abs > 1" + " or max_abs > 1" * 200,
     ],

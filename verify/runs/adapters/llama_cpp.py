@@ -35,7 +35,9 @@ def read(file: Path, options: Options) -> list[Draft]:
         size = file.stat().st_size
         with file.open("rb") as stream:
             head = stream.read(_HEAD.size)
-            if len(head) < _HEAD.size or head[:8] != MAGIC:
+            if head[:8] == MAGIC and len(head) < _HEAD.size:
+                wrong(str(file), f"ends within its header, after {len(head)} bytes", "copy all of it")
+            if head[:8] != MAGIC:
                 wrong(str(file), "is no .kld file: it does not begin with '_logits_'")
             _, context, vocab, chunks = _HEAD.unpack(head)
             if not (4 <= context <= 1 << 24 and 1 <= vocab <= 1 << 24 and 1 <= chunks <= MAX_CHUNKS):
