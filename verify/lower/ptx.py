@@ -81,7 +81,12 @@ def follow(text: str, threads: int) -> Flow:
         op = m["op"]
         if re.match(r"(add|sub|mul|fma|max|ex2|div|mma|wgmma|shfl)\b.*(f32|bfly)", op):
             counts[op] = counts.get(op, 0) + 1
-        _step(machine, m["guard"] or "", op, parts)
+        try:
+            _step(machine, m["guard"] or "", op, parts)
+        except (IndexError, ValueError, KeyError):  # a form of the instruction that is not known here
+            machine.flow.unknown.append(op)
+            for name in _names(parts[0]) if parts else []:
+                machine.nodes[name], machine.ints[name] = machine.flow.node("other", tag=op), None
     return machine.flow
 
 
@@ -125,6 +130,8 @@ def _step(machine: Threads, guard: str, op: str, parts: list[str]) -> None:
 
 
 def _made(flow: Flow, head: str, args: list[Node]) -> Node:
+    if len(args) != 3 if head == "fma" else not 2 <= len(args) <= 3:
+        raise ValueError(head)
     if head == "sub":
         return flow.node("add", args[0], Node("neg", (args[1],)))
     if head in ("max", "min"):

@@ -184,6 +184,8 @@ def _elementwise(op: str) -> Callable[[Machine, list[str], int, bool], Node]:
     def make(machine: Machine, parts: list[str], half: int, packed: bool) -> Node:
         count = {"add": 2, "mul": 2, "max": 2, "fma": 3, "max3": 3, "select": 2}[op]
         args = [machine.node(p, half) for p in parts[1 : 1 + count]]
+        if len(args) < count:
+            raise ValueError(op)
         tag = parts[1 + count] if len(parts) > 1 + count else ""
         return machine.flow.node(op, *args, tag=tag)
 

@@ -82,6 +82,35 @@ def test_without_fusion_nothing_is_fused(python: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", interpreters() or [""])
+def test_tall_tiles(python: str, tmp_path: Path) -> None:
+    """64 rows: wgmma on sm_90, tcgen05 on sm_100, mma.sync on sm_120; TTGIR itself differs.
+
+    On sm_120 a warp takes keys 8 w + (0..7) and 32 more: docs/kernels/vllm_triton.md has the same two orders of its terms.
+    """
+    if not python:
+        pytest.skip("ULPSCOPE_TRITON names no interpreter")
+    found = compiled_by(python, EXAMPLE, "tall_wanted", tmp_path / "t.lower.gz")
+    (attend,) = found.kernels
+    parted = converge(attend)
+    assert (parted.last_common, parted.parted) == ("ttir", "ttgir")
+    assert parted.layouts_differ
+    reading = {a: read(attend, a) for a in ARCHS}
+    start = {a: sorted({i.split(".")[0] for i in r.instructions}) for a, r in reading.items()}
+    assert start == {"sm_90": ["wgmma"], "sm_100": ["tcgen05"], "sm_120": ["mma"]}
+    assert any(
+        d.instruction.startswith("HGMMA") and d.start == "+0" and d.ascending for d in reading["sm_90"].dots
+    )
+    total = next(r for r in reading["sm_120"].reductions if r.role == "tile_sum")
+    assert total.nameless
+    assert (
+        total.brackets
+        == {"3.7.1": "(((t0 + t1) + t2) + t3)", "3.8.0": "((t0 + t2) + (t1 + t3))"}[found.triton]
+    )
+    assert (total.lanes, total.warps, total.joined) == ((2, 1), (2, 1), "fma")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", interpreters() or [""])
 def test_vllm(python: str, tmp_path: Path) -> None:
     """vLLM 0.33.0, bf16, head_dim 128, 32 query heads on 8: as traced by hand, see docs/kernels/vllm_triton.md."""
     folder = os.environ.get("ULPSCOPE_VLLM", "")
