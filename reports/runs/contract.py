@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from reports.contract_base import Count, Frozen, Note, Sha256, Share
 from reports.runs import measured as m
@@ -181,6 +181,19 @@ class Region(Frozen):
     triangles: tuple[Triangle, ...]
     left_out: Count
     links: tuple[tuple[Count, Count], ...]
+
+    @model_validator(mode="after")
+    def _within(self) -> Region:
+        """Indices are of points: a report may come from anywhere."""
+        places = [place for centre in self.centres for place in centre.ranking]
+        used = [i for place in places for i in place.points]
+        used += [i for corners in (*self.hull, *self.links) for i in corners]
+        used += [i for triangle in self.triangles for i in triangle.corners]
+        if max(used, default=-1) >= len(self.points):
+            raise ValueError(f"names point {max(used)} of {len(self.points)}")
+        if not all(centre.ranking for centre in self.centres):
+            raise ValueError("has a centre without a ranking")
+        return self
 
 
 class Matrix(Frozen):
