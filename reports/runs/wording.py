@@ -189,10 +189,12 @@ def size(pair: c.Pair) -> str:
 
 def _odd(pair: c.Pair) -> list[str]:
     """Differences that have no size, in words."""
-    parts = [part for part in (pair.values, pair.chosen) if part is not None]
+    known = (pair.values, None if pair.max_abs else pair.chosen)
+    parts = [part for part in known if part is not None]
+    missing = "NaN" if pair.values is not None else "missing"
     found: list[str] = []
     for name, one, many in (
-        ("nan_mismatch", "value that is NaN", "values that are NaN"),
+        ("nan_mismatch", f"value that is {missing}", f"values that are {missing}"),
         ("inf_mismatch", "value that is infinite", "values that are infinite"),
         ("clamp_mismatch", "value that is clamped", "values that are clamped"),
     ):

@@ -60,7 +60,7 @@ def first_difference(
     table: Table,
 ) -> FirstDifference | None:
     """The first row of a pair that differs, and the first value in it; None where none does."""
-    unlike = unlike_rows(pair, full, table)
+    unlike = unlike_rows(pair, full, table, scores=of_scores(runs))
     at = 0
     for aligned in alignment.sequences:
         if aligned.refused is not None or not aligned.comparable.any():
@@ -82,11 +82,21 @@ def first_difference(
     return None
 
 
-def unlike_rows(pair: Pair, full: FullRows, table: Table) -> NDArray[np.bool_]:
-    """``[rows]`` whether anything that was compared in a row differs: full logits, else lists and the chosen values."""
+def of_scores(runs: tuple[Run, Run]) -> bool:
+    """Whether a pair is of scores of examples."""
+    return any(run.manifest.capture.value_kind == "scores" for run in runs)
+
+
+def unlike_rows(pair: Pair, full: FullRows, table: Table, *, scores: bool) -> NDArray[np.bool_]:
+    """``[rows]`` whether anything that was compared in a row differs: full logits, else lists and the chosen values.
+
+    ``scores``: rows are examples, which have a value and no token.
+    """
     x, y = table.value_a, table.value_b
     with np.errstate(invalid="ignore"):
         hit = (x != y) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token != 0)
+    if not scores:  # of a token that is not known no value is missing
+        hit &= ~((np.isnan(x) ^ np.isnan(y)) & (table.same_token == -1))
     hit |= _unequal_lists(table)
     rows = full.pairs.get(pair)
     if rows is not None:

@@ -15,7 +15,7 @@ from verify.metrics.bootstrap import DRAWS, SEED, Interval, by_group, interval
 from verify.metrics.decisions import Decisions, Divergence, decide, diverge
 from verify.metrics.depth import Bin, by_depth, by_name
 from verify.metrics.health import Finding
-from verify.metrics.identity import FirstDifference, first_difference, unlike_rows
+from verify.metrics.identity import FirstDifference, first_difference, of_scores, unlike_rows
 from verify.metrics.likelihood import Likelihood, likelihood
 from verify.metrics.pair_findings import pair_findings
 from verify.metrics.plan import FullRows, Pair, Slot
@@ -163,7 +163,7 @@ def compare_pair(
     different = first_difference(runs, pair, alignment, full, groups, table)
     attention = _attention(pair, alignment, groups)
     whole = _whole(coverage, alignment) and _same_lengths(table)
-    equal = _equal_in(table, unlike_rows(pair, full, table), attention)
+    equal = _equal_in(table, unlike_rows(pair, full, table, scores=of_scores(runs)), attention)
     identical = table.rows > 0 and different is None and _lists_equal(table) and not _unlike(attention)
     identical = identical and (values is None or values.identical)
     return PairComparison(
@@ -183,9 +183,9 @@ def compare_pair(
         decisions=decisions,
         divergence=diverge(alignment.sequences),
         intervals=intervals,
-        depth=by_depth(table.depths, table.groups, shown, strata),
+        depth=() if of_scores(runs) else by_depth(table.depths, table.groups, shown, strata),
         position=by_depth(table.positions, table.groups, shown, strata)
-        if (table.positions != table.depths).any()
+        if (table.positions != table.depths).any() and not of_scores(runs)
         else (),
         ranges=by_name(table.ranges, table.groups, shown, strata),
         attention=attention,
@@ -217,8 +217,10 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
     The stored dtype is not known (values are carried in float64), so that exactness is that of values.
     """
     captures = [run.manifest.capture for run in runs]
-    scores = any(c.value_kind == "scores" for c in captures)
+    scores = of_scores(runs)
     use = (table.full < 0) & (scores | (table.same_token != 0))
+    if not scores:
+        use &= ~((np.isnan(table.value_a) ^ np.isnan(table.value_b)) & (table.same_token == -1))
     a, b = table.value_a[use], table.value_b[use]
     places = [c.decimals for c in captures if c.decimals is not None]
     state = ValueState(RadixHistogram(np.float64, a.size + 1), 0, floor, min(places) if places else None)

@@ -157,6 +157,29 @@ def test_conversations_without_any_difference() -> None:
     assert report(one("a", -0.5, -0.5), one("b", -0.75, -0.5)).pairs[0].equal_in == ("y",)
 
 
+def test_scores_of_examples_have_no_depth() -> None:
+    """Examples stand in some order, but none is deeper in a text than another."""
+    x = np.random.default_rng(0).standard_normal(600)
+    y = np.where(np.arange(600) < 256, x, x + 0.01)
+    found = report(*(made.run(n, made.sequence(chosen=z), kind="scores") for n, z in (("a", x), ("b", y))))
+    assert found.pairs[0].depth == ()
+    assert not any("depth" in point for point in found.verdict.points)
+
+
+def test_values_of_tokens_that_are_not_known_are_not_missing() -> None:
+    """A text that ends here and goes on there: its last row has no token, so no value of one."""
+    values = [[-0.25, -2.0], [-0.5, -1.5]]
+
+    def one(name: str, tokens: list[int]) -> Any:
+        return made.run(
+            name, made.sequence(tokens=tokens, top=made.top([[4, 5], [6, 7]], values)), kind="raw_logprobs"
+        )
+
+    found = report(one("a", [4, 6]), one("b", [4, -1]))
+    assert found.pairs[0].identical
+    assert found.pairs[0].chosen.nan_mismatch == 0
+
+
 def test_rows_of_nothing_but_nan_have_no_best_token() -> None:
     a = making.base(4)
     b = a.copy()
