@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,18 +83,33 @@ def lower(
         for line in lowering_text(lowering, compared, readings):
             answer.text(line)
         if keep is not None:
-            write(lowering, keep)
+            with _writing(keep):
+                write(lowering, keep)
             answer.text(f"\nkept: {keep}")
         if fragments is not None:
-            fragments.mkdir(parents=True, exist_ok=True)
             stem = Path(lowering.file).stem
             answer.text()
             for one in lowering.archs:
                 mine = [r for r in readings if r.arch == one]
                 path = fragments / f"{stem}.{one}.toml"
-                path.write_text(fragment(mine, stem, lowering.coordinate(), lowering.file), encoding="utf-8")
+                with _writing(path):
+                    fragments.mkdir(parents=True, exist_ok=True)
+                    text = fragment(mine, stem, lowering.coordinate(), lowering.file)
+                    path.write_text(text, encoding="utf-8")
                 answer.text(f"spec: {path}")
         answer.close(f"{lowering.coordinate()}: {verdict(lowering, compared, readings)}")
+
+
+@contextmanager
+def _writing(path: Path) -> Generator[None]:
+    from specs.errors import InputError
+
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", place=str(path), remedy="name a file in a folder of yours"
+        ) from None
 
 
 def _kept(name: str, arch: str | None, kernel: str | None, compiles: bool) -> Lowering | None:

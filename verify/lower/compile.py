@@ -60,7 +60,7 @@ def compiled(
         }
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "verify.lower.worker"],
+                [sys.executable, "-P", "-m", "verify.lower.worker"],
                 input=json.dumps(request),
                 capture_output=True,
                 text=True,

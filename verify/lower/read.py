@@ -101,13 +101,13 @@ def read(kernel: Kernel, arch: str) -> Reading:
         instructions=tuple(sorted(set(_INSTRUCTIONS.findall(stages.ptx)))),
         reductions=tuple(_match(r, found, flow) for r in what.reductions),
         exponentials=dict(Counter(_exponential(n) for n in flow.nodes if n.op == "ex2")),
-        divisions=dict(Counter(re.findall(r"\b(div\.(?:full|rn|approx)\S*|rcp\.\w+\S*)", stages.ptx))),
+        divisions=dict(Counter(re.findall(r"\b(div\.(?:full|rn|approx)[\w.]*|rcp\.[\w.]+)", stages.ptx))),
         counts=dict(sorted(flow.counts.items())),
     )
 
 
 _INSTRUCTIONS = re.compile(
-    r"\b(mma\.sync\.\S*m\d+n\d+k\d+\S*|wgmma\.mma_async\S*m\d+n\d+k\d+\S*|tcgen05\.mma\.\S+)"
+    r"\b(mma\.sync\.[\w.:]*m\d+n\d+k\d+[\w.:]*|wgmma\.mma_async[\w.:]*m\d+n\d+k\d+[\w.:]*|tcgen05\.mma\.[\w.:]+)"
 )
 
 

@@ -6,9 +6,9 @@ import gzip
 import io
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from specs.errors import InputError
 from specs.schema import Frozen
@@ -17,6 +17,12 @@ STAGES = ("ttir", "ttgir", "llir", "ptx", "sass")
 TITLES = {"ttir": "TTIR", "ttgir": "TTGIR", "llir": "LLVM IR", "ptx": "PTX", "sass": "machine code"}
 ENDING = ".lower.gz"
 LARGEST = 256 << 20
+
+
+_Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}$")]
+_Version = Annotated[str, StringConstraints(pattern=r"^[\w.+-]{1,60}$")]
+_Name = Annotated[str, StringConstraints(pattern=r"^\w{1,200}$")]
+_File = Annotated[str, StringConstraints(pattern=r"^[\w .+-]{1,200}$")]
 
 
 class Stages(Frozen):
@@ -32,23 +38,23 @@ class Stages(Frozen):
 class Kernel(Frozen):
     """One kernel as it was compiled. ``stages`` by architecture, as "sm_90"."""
 
-    name: str
+    name: _Name
     signature: dict[str, str]
     constexprs: dict[str, int | float | bool | str | None]
     num_warps: int = Field(ge=1, le=64)
     num_stages: int
-    stages: dict[str, Stages]
+    stages: dict[_Arch, Stages]
 
 
 class Lowering(Frozen):
     """The kernels of one file, compiled by one Triton. ``tools`` are versions of ptxas by architecture."""
 
     schema_: Literal[1] = Field(1, alias="schema")
-    file: str
-    sha256: str
-    triton: str
+    file: _File
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    triton: _Version
     fp_fusion: bool
-    tools: dict[str, str]
+    tools: dict[_Arch, _Version]
     kernels: tuple[Kernel, ...]
 
     @property

@@ -55,7 +55,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
         kernels.append({**wanted, "stages": stages})
     return {
         "schema": 1,
-        "file": path.name,
+        "file": re.sub(r"[^\w .+-]", "_", path.name)[:200],
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "triton": triton.__version__,
         "fp_fusion": request["fp_fusion"],
@@ -65,12 +65,14 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module(path: Path) -> Any:
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    sys.path.append(str(path.parent))  # behind: a file beside the kernel takes no name of a library
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    name = f"kernel_{path.stem}" if taken else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise RefusedError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

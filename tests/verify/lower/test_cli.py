@@ -79,6 +79,10 @@ def test_without_triton_it_says_so() -> None:
         (["attention@3.7.1", "--kernel", "none"], "has no kernel 'none'"),
         (["attention@3.7.1", "--no-fp-fusion"], "a kept lowering is compiled already"),
         (["missing.lower.gz"], "No such file"),
+        (["attention@3.7.1", "--keep", "no/such/folder.lower.gz"], "cannot be written: No such file"),
+        (["attention@3.7.1", "--fragments", "bad.lower.gz"], "cannot be written: File exists"),
+        (["."], "Is a directory"),
+        (["elsewhere.lower.gz"], "String should match pattern"),
         (["bad.lower.gz"], "is no kept lowering"),
         (["cut.lower.gz"], "is no kept lowering"),
         (["other.lower.gz"], "Field required"),
@@ -90,6 +94,9 @@ def test_refusals(here: Path, args: list[str], part: str) -> None:
     whole = gzip.compress(b'{"schema": 1}')
     (here / "other.lower.gz").write_bytes(whole)
     (here / "cut.lower.gz").write_bytes(whole[:-9])
+    elsewhere = kept("3.7.1").model_dump(mode="json", by_alias=True)
+    elsewhere["kernels"][0]["stages"]["sm_90/../../x"] = elsewhere["kernels"][0]["stages"]["sm_90"]
+    (here / "elsewhere.lower.gz").write_bytes(gzip.compress(json.dumps(elsewhere).encode()))
     uneven = kept("3.7.1").model_dump(mode="json", by_alias=True)
     del uneven["kernels"][0]["stages"]["sm_90"]
     (here / "uneven.lower.gz").write_bytes(gzip.compress(json.dumps(uneven).encode()))

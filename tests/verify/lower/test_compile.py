@@ -225,7 +225,7 @@ def test_the_worker_is_given_what_was_asked(monkeypatch: pytest.MonkeyPatch, tmp
     (first, _) = kernels = wanted(EXAMPLE)
     with pytest.raises(InputError, match="it will not"):
         compiled(EXAMPLE, kernels, ["sm_90"], fp_fusion=False)
-    assert seen["command"] == [sys.executable, "-m", "verify.lower.worker"]
+    assert seen["command"] == [sys.executable, "-P", "-m", "verify.lower.worker"]
     assert isinstance(seen["env"], dict)
     assert "TRITON_INTERPRET" not in seen["env"]
     assert (seen["fp_fusion"], seen["archs"]) == (False, ["sm_90"])
