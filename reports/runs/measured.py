@@ -228,6 +228,7 @@ class Lists(Measured):
     rms: Real | None
     mean: Real | None
     quantiles: tuple[tuple[float, float], ...]
+    lse_max: Real | None = None
     mass_a: Spread
     mass_b: Spread
     kl_low: Spread

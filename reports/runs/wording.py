@@ -204,6 +204,9 @@ def _odd(pair: c.Pair) -> list[str]:
     zeros = sum(part.zero_sign for part in parts)
     if not found and not pair.max_abs and zeros:
         found.append(f"the sign of {plural(zeros, 'zero')} alone")
+    lse = pair.lists.lse_max if pair.lists is not None else None
+    if lse:
+        found.append(f"their log-sum-exps, by at most {short(float(lse))}")
     tensors = sum(_tensor_differs(tensor) for _, tensor in pair.attention)
     if tensors:
         found.append(f"{plural(tensors, 'attention tensor')}{'' if found or pair.max_abs else ' alone'}")

@@ -307,6 +307,29 @@ def diagnose_rows(fields: Mapping[str, Floats], first: int) -> tuple[Finding | N
     return Finding("gross", "error", text, count=int(gross.sum())), gross
 
 
+def lse_cause(a: Floats, b: Floats) -> Finding | None:
+    """Log-sum-exps to another base, or of other rows, where lists of likely tokens were recorded with them.
+
+    Args:
+        a: ``[rows]`` of the first run; NaN or infinite where it has none.
+        b: of the second.
+    """
+    use = np.isfinite(a) & np.isfinite(b)
+    a, b = a[use], b[use]
+    spread = float(np.std(a)) if a.size else 0.0
+    if a.size < 4 or spread == 0 or float(np.abs(a - b).max()) < 0.01 * spread:
+        return None
+    for factor, which in ((1 / LN2, "second"), (LN2, "first")):
+        if np.allclose(a * factor, b, rtol=0.005, atol=0.01 * spread):
+            text = f"not numerics: the log-sum-exp of the {which} run is to base 2"
+            return Finding("scale", "error", text, count=int(a.size))
+    if np.allclose(np.sort(a), np.sort(b), rtol=0, atol=0.01 * spread):
+        moved = int((np.abs(a - b) > 0.01 * spread).sum())
+        text = f"not numerics: log-sum-exps are permuted: {moved} of {a.size} stand at another row"
+        return Finding("permuted", "error", text, count=moved)
+    return None
+
+
 def slice_cause(fields: Mapping[str, Floats]) -> Finding | None:
     """Gross differences of rows of few columns, which say little one by one: all of their values together.
 

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.align import RunAlignment
-from verify.metrics.health import LOGPROBS, Finding, chosen_cause, diagnose_rows, gross_cause, slice_cause
+from verify.metrics.health import (
+    LOGPROBS,
+    Finding,
+    chosen_cause,
+    diagnose_rows,
+    gross_cause,
+    lse_cause,
+    slice_cause,
+)
 from verify.metrics.plan import FullRows, Pair, Slot
 from verify.metrics.summaries import DistributionSummary
 from verify.metrics.table import Table
@@ -117,6 +125,10 @@ def _gross(
         logs = bool(np.isfinite(x + y).any())
         if not logs:
             x, y = table.value_a, table.value_b
+        if table.lists is not None:
+            found = lse_cause(table.lists.fields["lse_a"], table.lists.fields["lse_b"])
+            if found is not None:
+                return [found]
         use = np.isfinite(x) & np.isfinite(y) & (table.same_token != 0)
         finding = chosen_cause(x[use], y[use], logs)
         if finding is None and fields is not None:

@@ -239,7 +239,7 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
     floors = captures[0].clamp_floor, captures[1].clamp_floor
     out["clamp_mismatch"] += np.count_nonzero(clamps_apart(a, b, floors))
     keep = ~(nan_a | nan_b | infinite | low)
-    if not np.isfinite(a + b).any():
+    if not (np.isfinite(a) & np.isfinite(b)).any():
         return None
     x, y = np.ascontiguousarray(a[keep])[None], np.ascontiguousarray(b[keep])[None]
     if x.size:

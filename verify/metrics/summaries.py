@@ -134,6 +134,7 @@ class TopSummary:
     rms: float | None
     mean: float | None
     quantiles: tuple[tuple[float, float], ...]
+    lse_max: float | None
     mass_a: Spread
     mass_b: Spread
     kl_low: Spread
@@ -238,9 +239,16 @@ def distribution_summary(fields: Mapping[str, Floats], lost: Floats, quantised: 
     )
 
 
+def _finite_max(x: Floats) -> float | None:
+    found = x[np.isfinite(x)]
+    return float(found.max()) if found.size else None
+
+
 def top_summary(rows: TopRows) -> TopSummary:
     """Totals of a comparison of lists."""
     f = rows.fields
+    with np.errstate(invalid="ignore"):  # infinite in both
+        log_sums = np.abs(f["lse_a"] - f["lse_b"])
     d = rows.differences
     size = np.abs(d)
     spreads: dict[str, Any] = {
@@ -258,5 +266,6 @@ def top_summary(rows: TopRows) -> TopSummary:
         rms=float(np.sqrt(np.mean(d * d))) if d.size else None,
         mean=float(d.mean()) if d.size else None,
         quantiles=tuple(zip(SHOWN, (float(v) for v in found), strict=False)),
+        lse_max=_finite_max(log_sums),
         **spreads,
     )

@@ -202,6 +202,8 @@ def _piece(
         table["ranks"], table["tied"] = np.fmax(x, y), (x == 0) | (y == 0)
     elif tops[0] is not None and tops[1] is not None:
         lists = _lists(runs, (tops[0], tops[1]), picked, table)
+        if lists is not None and a.full is None and b.full is None:
+            _log_sums(runs, (tops[0], tops[1]), picked, lists)
     return _Piece(table, lists)
 
 
@@ -214,6 +216,18 @@ def _margin(top: Top) -> Floats:
     with np.errstate(invalid="ignore"):
         margin = two[:, 0] - two[:, 1]
     return np.where(np.isfinite(margin), margin, np.nan)
+
+
+def _log_sums(runs: tuple[Run, Run], tops: tuple[Top, Top], rows: tuple[Ints, Ints], lists: TopRows) -> None:
+    """Put log-sum-exps in the fields of lists, where both runs recorded them of one kind of value."""
+    captures = [run.manifest.capture for run in runs]
+    if tops[0].lse is None or tops[1].lse is None or captures[0].value_kind != captures[1].value_kind:
+        return
+    a, b = tops[0].lse[rows[0]], tops[1].lse[rows[1]]
+    if captures[0].lse_base != captures[1].lse_base:  # one was converted, which rounds
+        with np.errstate(invalid="ignore"):
+            b = np.where(np.abs(a - b) <= 1e-6 * np.maximum(1.0, np.abs(a)), a, b)
+    lists.fields["lse_a"], lists.fields["lse_b"] = a, b
 
 
 def _lists(

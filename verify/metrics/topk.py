@@ -45,6 +45,8 @@ TOP_FIELDS: tuple[str, ...] = (
     "best_same",
     "a_best_in_b",
     "b_best_in_a",
+    "lse_a",
+    "lse_b",
 )
 
 
@@ -55,7 +57,8 @@ class TopRows:
     ``shared`` tokens with two ordinary values; ``listed_a`` and ``listed_b`` how many each has; ``clamped`` shared tokens
     of which a value stands for anything lower, ``clamp_mismatch`` those of which the other is above that floor,
     ``infinite`` those with one infinity in both; ``best_same`` 1 or 0, NaN where not known; ``a_best_in_b`` the rank in b,
-    from 0, of a's best token (the number of tokens listed where it is not among them).
+    from 0, of a's best token (the number of tokens listed where it is not among them); ``lse_a`` and ``lse_b`` the
+    log-sum-exps where both were recorded.
     """
 
     fields: dict[str, Floats]
@@ -135,6 +138,8 @@ def unequal(fields: Mapping[str, Floats]) -> NDArray[np.bool_]:
     a, b = fields["listed_a"], fields["listed_b"]
     asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
     apart = (fields["max_abs"] > 0) | (fields["clamp_mismatch"] > 0)
+    with np.errstate(invalid="ignore"):
+        apart |= np.abs(fields["lse_a"] - fields["lse_b"]) > 0
     return apart | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))
 
 

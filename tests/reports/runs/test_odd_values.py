@@ -180,6 +180,28 @@ def test_values_of_tokens_that_are_not_known_are_not_missing() -> None:
     assert found.pairs[0].chosen.nan_mismatch == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x / np.log(2), "the log-sum-exp of the second run is to base 2"),
+        (lambda x: x[::-1], "not numerics: log-sum-exps are permuted"),
+        (lambda x: x + 1e-3, "a and b differ by their log-sum-exps, by at most 0.001;"),
+    ],
+)
+def test_log_sum_exps_beside_lists(change: Any, words: str) -> None:
+    x = np.random.default_rng(0).standard_normal((12, 50)) * 3
+    ids = np.argsort(-x, axis=1)[:, :5]
+    lse = np.log(np.exp(x).sum(axis=1))
+
+    def one(name: str, told: Any) -> Any:
+        tops = made.top(ids, np.take_along_axis(x, ids, axis=1), told)
+        return made.run(name, made.sequence(tokens=ids[:, 0], top=tops), lse_base="e")
+
+    found = report(one("a", lse), one("b", change(lse)))
+    assert not found.pairs[0].identical
+    assert words in " ".join((found.verdict.headline, *found.verdict.points))
+
+
 def test_rows_of_nothing_but_nan_have_no_best_token() -> None:
     a = making.base(4)
     b = a.copy()
