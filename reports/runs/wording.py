@@ -427,6 +427,8 @@ def _warnings(pairs: Sequence[c.Pair]) -> Iterator[str]:
 
 
 def _captures(pairs: Sequence[c.Pair]) -> Iterator[str]:
-    for p in pairs:
-        if p.coverage.same_capture:
-            yield f"{p.first} and {p.second} look like the same capture: {p.coverage.same_capture}."
+    same = [p for p in pairs if p.coverage.same_capture]
+    for p in same[:_SHOWN]:
+        yield f"{p.first} and {p.second} look like the same capture: {p.coverage.same_capture}."
+    if len(same) > _SHOWN:
+        yield f"{plural(len(same) - _SHOWN, 'more pair')} of runs look like the same capture."

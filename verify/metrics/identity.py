@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,20 +142,37 @@ def _first_element(
 
 
 def classes(names: Sequence[str], identical: Mapping[Pair, bool], whole: Mapping[Pair, bool]) -> Identity:
-    """Put runs in classes: a run joins the first class with all of whose members it was compared and is identical.
+    """Put runs in classes: a run joins the first class to all of whose members it is identical.
+
+    Where only a reference was compared with each, identical to it in all rows is identical to each other.
 
     Args:
         names: of the runs.
         identical: by pair of numbers, smaller first; pairs that were not compared are missing.
         whole: whether a pair compared all rows of both.
     """
+
+    def key(i: int, j: int) -> Pair:
+        return min(i, j), max(i, j)
+
+    def belongs(i: int, group: list[int]) -> bool:
+        known = [j for j in group if key(i, j) in identical]
+        if not known or not all(identical[key(i, j)] for j in known):
+            return False
+        # with a reference others were not compared with each other: what equals it in all of its rows is equal
+        return len(known) == len(group) or all(
+            whole.get(key(known[0], j), True) for j in (i, *group) if j != known[0]
+        )
+
+    compared = Counter(i for pair in identical for i in pair)
     found: list[list[int]] = []
-    for i in range(len(names)):
-        home = next((c for c in found if all(identical.get((j, i), False) for j in c)), None)
+    for i in sorted(range(len(names)), key=lambda i: -compared[i]):
+        home = next((group for group in found if belongs(i, group)), None)
         if home is None:
             found.append([i])
         else:
             home.append(i)
+    found = sorted((sorted(group) for group in found), key=lambda group: group[0])
     found.sort(key=len, reverse=True)
     partial = [c for c in found if any(not whole.get((j, i), True) for i in c for j in c if j < i)]
     return Identity(

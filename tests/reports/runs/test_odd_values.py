@@ -226,3 +226,16 @@ def test_squares_of_single_precision_neither_vanish_nor_overflow(scale: float) -
     assert pair.values.l2_normalised == pytest.approx(
         np.linalg.norm(d) / np.linalg.norm(x.astype(np.float64)), rel=1e-6
     )
+
+
+def test_runs_that_equal_a_reference_are_one_class() -> None:
+    """Above a number of runs each is compared with one only: those that equal it in all rows equal each other."""
+    a = making.base(3)
+    runs = [
+        made.run(n, made.sequence(values=x), sha256=n * 64)
+        for n, x in (("a", a), ("b", a + 1), ("c", a), ("d", a), ("e", a[:2]))
+    ]
+    found = compare(runs, draws=2, reference="d")[0]
+    assert found.identity[0].runs == ("a", "c", "d")
+    assert (found.identity[0].partial, found.identity[0].rows) == (False, 3)
+    assert found.verdict.headline.startswith("a, c and d are bit-identical;")
