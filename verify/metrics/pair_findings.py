@@ -122,7 +122,7 @@ def _gross(
 ) -> list[Finding]:
     if fields is None or np.isnan(fields["n"]).all() or float(np.nanmax(fields["n"])) < 8:
         x, y = table.logprob_a, table.logprob_b
-        logs = bool(np.isfinite(x + y).any())
+        logs = bool((np.isfinite(x) & np.isfinite(y)).any())
         if not logs:
             x, y = table.value_a, table.value_b
         if table.lists is not None:
