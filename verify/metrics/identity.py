@@ -13,6 +13,7 @@ from verify.metrics.align import RunAlignment
 from verify.metrics.plan import FullRows, Pair, Slot
 from verify.metrics.table import Table
 from verify.metrics.topk import unequal
+from verify.metrics.values import slack_of
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
@@ -61,7 +62,7 @@ def first_difference(
     table: Table,
 ) -> FirstDifference | None:
     """The first row of a pair that differs, and the first value in it; None where none does."""
-    unlike = unlike_rows(pair, full, table, scores=of_scores(runs))
+    unlike = unlike_rows(pair, full, table, scores=of_scores(runs), slack=slack_between(runs))
     at = 0
     for aligned in alignment.sequences:
         if aligned.refused is not None or not aligned.comparable.any():
@@ -83,35 +84,44 @@ def first_difference(
     return None
 
 
+def slack_between(runs: tuple[Run, Run]) -> float:
+    """`slack_of` the printed decimals of a pair."""
+    a, b = (run.manifest.capture.decimals for run in runs)
+    return slack_of(a, b)
+
+
 def of_scores(runs: tuple[Run, Run]) -> bool:
     """Whether a pair is of scores of examples."""
     return any(run.manifest.capture.value_kind == "scores" for run in runs)
 
 
-def unlike_rows(pair: Pair, full: FullRows, table: Table, *, scores: bool) -> NDArray[np.bool_]:
+def unlike_rows(
+    pair: Pair, full: FullRows, table: Table, *, scores: bool, slack: float = 0.0
+) -> NDArray[np.bool_]:
     """``[rows]`` whether anything that was compared in a row differs: full logits, else lists and the chosen values.
 
-    ``scores``: rows are examples, which have a value and no token.
+    ``scores``: rows are examples, which have a value and no token. ``slack``: as in `verify.metrics.values.slack_of`.
     """
     x, y = table.value_a, table.value_b
     with np.errstate(invalid="ignore"):
-        hit = (x != y) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token != 0)
+        hit = (x != y) & ~(np.abs(x - y) <= slack) & ~(np.isnan(x) & np.isnan(y)) & (table.same_token != 0)
     if not scores:  # of a token that is not known no value is missing
         hit &= ~((np.isnan(x) ^ np.isnan(y)) & (table.same_token == -1))
-    hit |= _unequal_lists(table)
+    hit |= _unequal_lists(table, slack)
     rows = full.pairs.get(pair)
     if rows is not None:
         whole = np.flatnonzero(table.full >= 0)
-        changed = [rows.fields[name][table.full[whole]] for name in _PARTED]
+        parted = ("printed_different" if slack else _PARTED[0], *_PARTED[1:])
+        changed = [rows.fields[name][table.full[whole]] for name in parted]
         hit[whole] = np.sum(changed, axis=0) > 0
     return hit
 
 
-def _unequal_lists(table: Table) -> NDArray[np.bool_]:
+def _unequal_lists(table: Table, slack: float) -> NDArray[np.bool_]:
     """``[rows]`` whether lists of likely tokens differ in a token or a value."""
     found = np.zeros(table.rows, bool)
     if table.lists is not None:
-        found[table.list_rows] = unequal(table.lists.fields)
+        found[table.list_rows] = unequal(table.lists.fields, slack)
     return found
 
 

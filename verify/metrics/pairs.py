@@ -15,7 +15,7 @@ from verify.metrics.bootstrap import DRAWS, SEED, Interval, by_group, interval
 from verify.metrics.decisions import Decisions, Divergence, decide, diverge
 from verify.metrics.depth import Bin, by_depth, by_name
 from verify.metrics.health import Finding
-from verify.metrics.identity import FirstDifference, first_difference, of_scores, unlike_rows
+from verify.metrics.identity import FirstDifference, first_difference, of_scores, slack_between, unlike_rows
 from verify.metrics.likelihood import Likelihood, likelihood
 from verify.metrics.pair_findings import pair_findings
 from verify.metrics.plan import FullRows, Pair, Slot
@@ -160,11 +160,12 @@ def compare_pair(
         shown = {k: x / w if w is not None else x for k, (x, w) in metrics.items() if np.isfinite(x).any()}
     strata = {"nll": -table.logprob_a, "margin": table.margin_a}
     coverage = _coverage(runs, pair, alignment, full, table)
+    slack = slack_between(runs)
     different = first_difference(runs, pair, alignment, full, groups, table)
     attention = _attention(pair, alignment, groups)
     whole = _whole(coverage, alignment) and _same_lengths(table)
-    equal = _equal_in(table, unlike_rows(pair, full, table, scores=of_scores(runs)), attention)
-    identical = table.rows > 0 and different is None and _lists_equal(table) and not _unlike(attention)
+    equal = _equal_in(table, unlike_rows(pair, full, table, scores=of_scores(runs), slack=slack), attention)
+    identical = table.rows > 0 and different is None and _lists_equal(table, slack) and not _unlike(attention)
     identical = identical and (values is None or values.identical)
     return PairComparison(
         first=runs[0].name,
@@ -223,7 +224,9 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
         use &= ~((np.isnan(table.value_a) ^ np.isnan(table.value_b)) & (table.same_token == -1))
     a, b = table.value_a[use], table.value_b[use]
     places = [c.decimals for c in captures if c.decimals is not None]
-    state = ValueState(RadixHistogram(np.float64, a.size + 1), 0, floor, min(places) if places else None)
+    state = ValueState(
+        RadixHistogram(np.float64, a.size + 1), 0, floor, min(places) if places else None, slack_between(runs)
+    )
     out = {name: np.zeros(1) for name in VALUE_FIELDS}
     nan_a, nan_b = np.isnan(a), np.isnan(b)
     low = np.zeros(a.size, bool)
@@ -339,11 +342,12 @@ def _whole(coverage: Coverage, alignment: RunAlignment) -> bool:
     return not missing and bool(alignment.sequences)
 
 
-def _lists_equal(table: Table) -> bool:
+def _lists_equal(table: Table, slack: float) -> bool:
     """Whether lists of likely tokens hold the same tokens with the same values."""
     if table.lists is None:
         return True
-    return not unequal(table.lists.fields).any() and not table.lists.differences.any()
+    apart = unequal(table.lists.fields, slack) if table.lists.fields["shared"].size else np.zeros(0, bool)
+    return not apart.any() and not (np.abs(table.lists.differences) > slack).any()
 
 
 def _same_lengths(table: Table) -> bool:

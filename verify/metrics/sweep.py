@@ -31,6 +31,7 @@ from verify.metrics.values import (
     add_values,
     difference,
     part_of,
+    slack_of,
     special_part,
 )
 from verify.runs.sequence import Full
@@ -170,7 +171,8 @@ class Sweep:
         width = 0 if places or len(dtypes) != 1 else next(iter(dtypes)).itemsize * 8
         kind = np.float64 if any(d.itemsize == 8 for d in dtypes) else np.float32
         keep = min(_KEEP_ALL // pairs, KEEP * 8)
-        state = ValueState(RadixHistogram(kind, keep), width, floor, min(places) if places else None)
+        slack = slack_of(self.columns[i].decimals, self.columns[j].decimals)
+        state = ValueState(RadixHistogram(kind, keep), width, floor, min(places) if places else None, slack)
         return PairRows(i, j, mask, state, np.full((len(PAIR_FIELDS), rows), np.nan), np.zeros(rows))
 
     def groups(self) -> Iterator[tuple[Segment, int, int]]:

@@ -128,16 +128,16 @@ def _clean(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     return keys, np.where(keys == UNKNOWN, -np.inf, values)
 
 
-def unequal(fields: Mapping[str, Floats]) -> NDArray[np.bool_]:
+def unequal(fields: Mapping[str, Floats], slack: float = 0.0) -> NDArray[np.bool_]:
     """``[rows]`` whether two lists differ in a token or a value.
 
     Lists of two lengths, the same ones in all rows, were asked for so: what the shorter ones have is compared. Else a
-    token that only one list has is a difference.
+    token that only one list has is a difference. ``slack``: as in `verify.metrics.values.slack_of`.
     """
     shared = np.nan_to_num(fields["shared"] + fields["clamped"] + fields["infinite"])
     a, b = fields["listed_a"], fields["listed_b"]
     asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
-    apart = (fields["max_abs"] > 0) | (fields["clamp_mismatch"] > 0)
+    apart = (fields["max_abs"] > slack) | (fields["clamp_mismatch"] > 0)
     with np.errstate(invalid="ignore"):
         apart |= np.abs(fields["lse_a"] - fields["lse_b"]) > 0
     return apart | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))

@@ -61,6 +61,16 @@ COLUMNS = 1 << 17
 FLOOR = 1e-3
 
 
+def slack_of(first: int | None, second: int | None) -> float:
+    """How far apart one number may stand that two runs printed with unequal numbers of decimals, None being all of them.
+
+    Half a last digit of each; 0 where both have as many, so that equal numbers are printed alike.
+    """
+    if first == second:
+        return 0.0
+    return 1.001 * sum(0.5 * 10.0**-d for d in (first, second) if d is not None)
+
+
 @dataclass
 class ValueState:
     """Histograms of one pair, added to from threads.
@@ -71,13 +81,14 @@ class ValueState:
         xors: counts of elements by the exclusive or of their bits for 16-bit dtypes, by its length for wider ones.
         width: bits of the common stored dtype; 0 where the dtypes differ or values were printed.
         floor: of the relative difference.
-        decimals: the smaller number of printed decimals, or None.
+        decimals: the smaller number of printed decimals, or None. slack: `slack_of` the two.
     """
 
     differences: RadixHistogram
     width: int
     floor: float = FLOOR
     decimals: int | None = None
+    slack: float = 0.0
     ulps: Counts = field(init=False)
     xors: Counts = field(init=False)
     lock: Any = field(default_factory=threading.Lock)
@@ -166,7 +177,7 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
     out["sum_relative"] += total(base, fast)
     np.maximum(out["max_relative"], base.max(axis=1), out=out["max_relative"])
     if state.decimals is not None:
-        out["printed_different"] += _printed(part, state.decimals)
+        out["printed_different"] += _printed(part, state.decimals, state.slack)
     if xor is None:
         out["different"] += count_rows(part.a != part.b)
     else:
@@ -174,8 +185,10 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
     return signed
 
 
-def _printed(part: Part, decimals: int) -> Floats:
-    """Elements that differ in their printed decimals, by row."""
+def _printed(part: Part, decimals: int, slack: float) -> Floats:
+    """Elements that differ in their printed decimals, or by more than ``slack`` where that is not 0, by row."""
+    if slack:
+        return count_rows(np.abs(part.a.astype(np.float64) - part.b) > slack)
     a, b = (np.round(x.astype(np.float64), decimals) for x in (part.a, part.b))
     return count_rows(a != b)
 

@@ -239,3 +239,26 @@ def test_runs_that_equal_a_reference_are_one_class() -> None:
     assert found.identity[0].runs == ("a", "c", "d")
     assert (found.identity[0].partial, found.identity[0].rows) == (False, 3)
     assert found.verdict.headline.startswith("a, c and d are bit-identical;")
+
+
+@pytest.mark.parametrize("other", [5, None])
+def test_values_printed_to_unequal_decimals_are_equal_as_far_as_both_go(other: int | None) -> None:
+    exact = np.array([-0.12345, -1.98765, -0.5004])
+
+    def one(name: str, decimals: int | None, x: Any) -> Any:
+        x = x if decimals is None else np.round(x, decimals)
+        tops = made.top([[5], [6], [7]], x[:, None])
+        part = made.sequence(tokens=[5, 6, 7], chosen=x, top=tops)
+        return made.run(name, part, kind="raw_logprobs", decimals=decimals)
+
+    found = report(one("a", 3, exact), one("b", other, exact))
+    assert found.verdict.headline.startswith("a and b are equal to the printed digits;")
+    found = report(one("a", 3, exact), one("b", other, exact + np.array([0, 0.001, 0])))
+    assert not found.pairs[0].identical
+    assert found.pairs[0].chosen.different == 1
+    full = made.logits(4, 9).astype(np.float64)
+    runs = [
+        made.run(n, made.sequence(values=x), decimals=d)
+        for n, d, x in (("a", 3, np.round(full, 3)), ("b", 5, np.round(full, 5)))
+    ]
+    assert report(*runs).pairs[0].identical
