@@ -6,7 +6,7 @@ counted. Only rows that cannot be kept (a second row at one position) leave, cou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -63,11 +63,11 @@ CLAMPS = (-9999.0, -100.0)
 
 LOGPROBS = ("raw_logprobs", "processed")
 
-#: Rows of full logits that are looked at for values that stand for anything lower.
+#: Rows of full logits of a run, about, that are looked at for values that stand for anything lower.
 _SAMPLED = 64
 
 
-def likely_floor(sequences: Iterable[Sequence], kind: str) -> float | None:
+def likely_floor(sequences: Collection[Sequence], kind: str) -> float | None:
     """The value that stands for "less likely than is told", where the recording does not say so and its values do.
 
     Of log-probabilities, as far as -9999 or below (no model gives those), or the least value where that is one that APIs
@@ -85,12 +85,13 @@ def likely_floor(sequences: Iterable[Sequence], kind: str) -> float | None:
         for values in (one.chosen, None if one.top is None else one.top.values):
             if values is not None:
                 least = min(least, _least(values))
-        full = one.full
-        if full is not None and full.rows:
-            for row in np.unique(np.linspace(0, full.rows - 1, min(_SAMPLED, full.rows)).astype(int)):
-                with np.errstate(invalid="ignore"):  # a signalling NaN
-                    found = _least(full.read(int(row), int(row) + 1).astype(np.float64))
-                least = min(least, deep if found == stored(deep, full.dtype) else found)
+    wholes = [one.full for one in sequences if one.full is not None and one.full.rows]
+    for full in wholes[:: max(1, len(wholes) // _SAMPLED)]:
+        most = max(1, _SAMPLED // len(wholes))
+        for row in np.unique(np.linspace(0, full.rows - 1, min(most, full.rows)).astype(int)):
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                found = _least(full.read(int(row), int(row) + 1).astype(np.float64))
+            least = min(least, deep if found == stored(deep, full.dtype) else found)
     if kind == "raw_logits":
         return deep if least == deep else None
     return deep if least <= deep else least if least in CLAMPS else None
