@@ -191,9 +191,7 @@ def _say_matrix(answer: Answer, found: Identification) -> None:
     if size < 2:
         return
     marks = [chr(ord("A") + i) for i in range(size)]
-    answer.text(
-        "confusion matrix: were the row the truth, the share of positions at which each is exact"
-    )
+    answer.text("confusion matrix: were the row the truth, the share of positions at which each is exact")
     answer.text(f"{'':4}" + "".join(f"{m:>8}" for m in marks) + "  truth")
     for i, mark in enumerate(marks):
         cells = "".join(f"{share:>8.1%}" for share in found.matrix.exact[i][:size])

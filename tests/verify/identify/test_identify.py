@@ -63,7 +63,8 @@ def run_of(out: np.ndarray, phase: str | None = "decode", **coordinate: object) 
     return Run("r", manifest, (sequence,), "folder", "0" * 64)
 
 
-@pytest.mark.parametrize("walker", ["engine", "oracle"])
+# By default the documentation's captures go through the engine.
+@pytest.mark.parametrize("walker", [pytest.param("engine", marks=pytest.mark.slow), "oracle"])
 def test_the_program_that_made_a_capture_is_named(walker, monkeypatch):
     from verify.identify import candidates as module
 
