@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from io import BytesIO
@@ -116,9 +117,8 @@ def test_the_3d_view_draws(tab: Tab, url: str, tmp_path: Path) -> None:
     )
     # A blank canvas has one colour; markers, triangles and a shaded region have many.
     assert colours(tab.screenshot(tmp_path / "scene.png", box)) > 50
-    before = tab.js(
-        f"JSON.stringify(document.getElementById('{SCENE}')._fullLayout.scene._scene.getCamera().eye)"
-    )
+    camera = f"JSON.stringify(document.getElementById('{SCENE}')._fullLayout.scene._scene.getCamera().eye)"
+    before = tab.js(camera)
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 - tab.js("scrollY")
     tab.call(
         "Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, button="left", buttons=1, clickCount=1
@@ -132,13 +132,11 @@ def test_the_3d_view_draws(tab: Tab, url: str, tmp_path: Path) -> None:
             button="left",
             buttons=1,
         )
+        time.sleep(0.05)  # the scene looks at the mouse once a frame
     tab.call(
         "Input.dispatchMouseEvent", type="mouseReleased", x=x + 96, y=y + 32, button="left", clickCount=1
     )
-    after = tab.js(
-        f"JSON.stringify(document.getElementById('{SCENE}')._fullLayout.scene._scene.getCamera().eye)"
-    )
-    assert before != after
+    tab.wait(f"{camera} !== {json.dumps(before)}")  # the scene turns with the next frame
     assert tab.errors == []
 
 
