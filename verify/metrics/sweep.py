@@ -1,6 +1,6 @@
 """One pass over the rows of many runs: every row is decoded once a run, then met by every pair that has it.
 
-Rows are taken in groups that fit the caches, by threads; each group writes its own rows of the results and adds integers
+Rows are taken in groups, by threads; each group writes its own rows of the results and adds integers
 to histograms, so that results depend neither on the number of threads nor on their order. Memory is bounded by the group
 size times the number of runs, not by the number of rows times the vocabulary.
 """

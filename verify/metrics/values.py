@@ -55,8 +55,8 @@ VALUE_FIELDS: tuple[str, ...] = (
 )
 _MAXIMA = ("max_abs", "max_relative", "max_ulp")
 
-#: Columns that one step of a kernel takes, so that its arrays stay in cache.
-COLUMNS = 1 << 17
+#: Columns that one step of a kernel takes: with fewer, threads wait for one another between the calls of NumPy.
+COLUMNS = 1 << 19
 #: Default floor of the relative difference.
 FLOOR = 1e-3
 

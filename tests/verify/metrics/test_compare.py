@@ -300,5 +300,5 @@ def test_reading_is_bounded():
 
     whole = replace(full(x), read=read)
     compare_runs([run("a", sequence(n=2000, full=whole)), run("b", sequence(values=x))], draws=10)
-    assert max(asked) * 500 <= 1 << 18
+    assert max(asked) * 500 <= 1 << 19
     assert sum(asked) <= 2 * 2000

@@ -202,8 +202,8 @@ def test_rows_are_those_that_all_four_have_with_one_text() -> None:
 
 
 def test_rows_are_streamed_and_read_once() -> None:
-    """A row of 131,072 columns is a block of its own; two quads that share runs read each row once."""
-    vocab, reads = 1 << 17, []
+    """A row of 524,288 columns is a block of its own; two quads that share runs read each row once."""
+    vocab, reads = 1 << 19, []
     rng = np.random.default_rng(0)
 
     def run(name: str) -> Run:
