@@ -134,7 +134,7 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
         and not (f.warps is None and warps == 0)
     ]
     if len(fits) != 1:
-        shown = "; ".join(dict.fromkeys(text(f.tree) for f in fits))
+        shown = "; ".join(dict.fromkeys(text(f.tree, f.kind) for f in fits))
         many = f"{len(fits)} reductions of the instructions fit its layout: {shown}"
         return ReadReduction(
             **base, unread=many if fits else "no reduction of the instructions fits its layout"
@@ -144,7 +144,7 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
     steps = where.lanes if wanted.columns is None else wanted.columns.lanes
     return ReadReduction(
         **base,
-        brackets=text(one.tree) if one.terms > 1 else "",
+        brackets=text(one.tree, one.kind) if one.terms > 1 else "",
         products=one.products,
         lanes=one.lanes,
         along=along(one.lanes, where.lanes) or (),

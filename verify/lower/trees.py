@@ -304,12 +304,14 @@ def relabel(tree: Tree, name: Callable[[int], int]) -> Tree:
     return (head, *parts)
 
 
-def text(tree: Tree) -> str:
-    """For people: ``fma(t2, fma(t0, t1))``, where a bare term under an FMA is a rounded product."""
+def text(tree: Tree, kind: str = "sum") -> str:
+    """For people: ``fma(t2, fma(t0, t1))``, where a bare term under an FMA is a rounded product; ``max(t0, t1)``."""
     if isinstance(tree, int):
         return f"t{tree}"
     head, *rest = tree
-    parts = [text(p) for p in rest]
+    parts = [text(p, kind) for p in rest]
+    if head == "+" and kind != "sum":
+        return f"{kind}({parts[0]}, {parts[1]})"
     return (
         f"({parts[0]} + {parts[1]})"
         if head == "+"

@@ -164,3 +164,10 @@ def test_a_sum_before_the_shuffle_is_no_contracted_step() -> None:
     found = changed("3.7.1", "merge", "sm_90", "FFMA R7, R26, R5, R7", "FADD R7, R6, R7")
     one = only(found, "denominator")
     assert (one.contracted, one.products, one.tree) == (False, "rounded", "butterfly(8, 4, 2, 1)")
+
+
+def test_a_maximum_is_shown_as_one():
+    from verify.lower.trees import text
+
+    assert text(("+", ("+", 0, 1), 2), "max") == "max(max(t0, t1), t2)"
+    assert text(("+", ("fma", 0, 1), 2)) == "(fma(t0, t1) + t2)"
