@@ -67,28 +67,6 @@ def root(
         raise typer.Exit
 
 
-PolicyOption = Annotated[
-    Path | None,
-    typer.Option("--policy", help="With runs: a TOML file of rules; exit code 1 if one fails."),
-]
-JunitOption = Annotated[
-    Path | None,
-    typer.Option("--junit", metavar="FILE", help="With runs: what --policy says, as JUnit XML."),
-]
-ReferenceOption = Annotated[
-    str | None,
-    typer.Option("--reference", metavar="NAME", help="With runs: compare each with this one only."),
-]
-MetricOption = Annotated[
-    str | None,
-    typer.Option("--metric", metavar="NAME", help="With runs: distance of the geometry: rms, js, flips, ..."),
-]
-MappingOption = Annotated[
-    str | None,
-    typer.Option("--mapping", help="With runs: read files by this mapping, shipped or a .toml file."),
-]
-
-
 @app.command()
 def report(
     sides: Annotated[
@@ -110,11 +88,11 @@ def report(
     model: ModelOption = None,
     more: SetOption = None,
     campaign: CampaignOption = None,
-    policy: PolicyOption = None,
-    junit: JunitOption = None,
-    reference: ReferenceOption = None,
-    metric: MetricOption = None,
-    mapping: MappingOption = None,
+    policy: reports.runs.cli.PolicyOption = None,
+    junit: reports.runs.cli.JunitOption = None,
+    reference: reports.runs.cli.ReferenceOption = None,
+    metric: reports.runs.cli.MetricOption = None,
+    mapping: reports.runs.cli.MappingOption = None,
     predicted: reports.runs.cli.PredictedOption = None,
     candidates: reports.runs.cli.CandidateOption = None,
     fail: Annotated[

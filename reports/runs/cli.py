@@ -49,6 +49,25 @@ CandidateOption = Annotated[
         help=_RUNS + "compute their attention tensors by this spec; repeat it.",
     ),
 ]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", help=_RUNS + "a TOML file of rules; exit code 1 if one fails."),
+]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help=_RUNS + "what --policy says, as JUnit XML.")
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option("--reference", metavar="NAME", help=_RUNS + "compare each with this one only."),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option("--metric", metavar="NAME", help=_RUNS + "distance of the geometry: rms, js, flips, ..."),
+]
+MappingOption = Annotated[
+    str | None,
+    typer.Option("--mapping", help=_RUNS + "read files by this mapping, shipped or a .toml file."),
+]
 
 
 def compare(
@@ -90,27 +109,11 @@ def compare(
         Path | None,
         typer.Option("--out", "-o", help=_RUNS + "folder for report.html, report.md and report.json."),
     ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option("--policy", help=_RUNS + "a TOML file of rules; exit code 1 if one fails."),
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help=_RUNS + "what --policy says, as JUnit XML.")
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option("--reference", metavar="NAME", help=_RUNS + "compare each with this one only."),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric", metavar="NAME", help=_RUNS + "distance of the geometry: rms, js, flips, ..."
-        ),
-    ] = None,
-    mapping: Annotated[
-        str | None,
-        typer.Option("--mapping", help=_RUNS + "read files by this mapping, shipped or a .toml file."),
-    ] = None,
+    policy: PolicyOption = None,
+    junit: JunitOption = None,
+    reference: ReferenceOption = None,
+    metric: MetricOption = None,
+    mapping: MappingOption = None,
     predicted: PredictedOption = None,
     candidates: CandidateOption = None,
     schema: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
@@ -74,30 +74,20 @@ def estimate(one: m.Interval | None) -> str:
     """A value with what is known of its uncertainty: [a, b] an interval, (a to b) the range of single conversations."""
     if one is None or one.value is None:
         return "-"
-    if one.low is None or one.high is None or one.low == one.high:
-        return real(one.value)
-    low, high = real(one.low), real(one.high)
-    return (
-        f"{real(one.value)} [{low}, {high}]"
-        if one.kind == "bootstrap"
-        else f"{real(one.value)} ({low} to {high})"
-    )
+    return f"{real(one.value)} {reach(one)}".rstrip()
 
 
-def reach(one: m.Interval | None) -> str:
+def reach(one: m.Interval | None, shown: Callable[[m.Real], str] = real) -> str:
     """Only what is known of a value's uncertainty, as in `estimate`; "" if nothing is."""
     if one is None or one.low is None or one.high is None or one.low == one.high:
         return ""
-    low, high = real(one.low), real(one.high)
+    low, high = shown(one.low), shown(one.high)
     return f"[{low}, {high}]" if one.kind == "bootstrap" else f"({low} to {high})"
 
 
 def share_reach(one: m.Interval | None) -> str:
     """`reach` of a share, in percent."""
-    if one is None or one.low is None or one.high is None or one.low == one.high:
-        return ""
-    low, high = percent(float(one.low)), percent(float(one.high))
-    return f"[{low}, {high}]" if one.kind == "bootstrap" else f"({low} to {high})"
+    return reach(one, lambda x: percent(float(x)))
 
 
 def counts(health: m.RunHealth | None) -> str:

@@ -16,6 +16,8 @@ from specs.bind import applied
 from specs.diff import paired_levels
 from specs.errors import Place
 from specs.loader import Spec
+from specs.nodes import Last, Name, Prev
+from specs.program import Program
 from verify.emulator import Run
 
 #: A quoted word, a number, or a name with its dots.
@@ -202,3 +204,18 @@ def _renamed(flat: Flat, names: Mapping[str, str]) -> Flat:
         lines=lines,
         own=own,
     )
+
+
+def reads(program: Program, name: str) -> list[str]:
+    """The sites that a line reads, and the start of its state, as often as it does."""
+    nodes = list(program.sites[name].expr.walk())
+    if name in program.states:
+        nodes += program.states[name].start.walk()
+    found: list[str] = []
+    for n in nodes:
+        match n:
+            case Name(id=other) | Prev(state=other) | Last(state=other) if other in program.sites:
+                found.append(other)
+            case _:
+                pass
+    return found

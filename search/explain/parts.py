@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.explain.flat import Flat, FlatLine, words_of
-from specs.nodes import Last, Name, Prev, Reduce
+from search.explain.flat import Flat, FlatLine, reads, words_of
+from specs.nodes import Reduce
 from specs.platforms import Platform
 from specs.program import ROW, TOKEN, Program
 
@@ -85,7 +85,7 @@ def changed_lines(a: Flat, b: Flat) -> list[str]:
 
 def roles(program: Program) -> dict[str, str]:
     """The part of each line that the output depends on."""
-    refs = {name: _references(program, name) for name in program.sites}
+    refs = {name: reads(program, name) for name in program.sites}
     live = _closure(refs, ["output"])
     sums = [
         n for n in live if n != "output" and program.sites[n].section != TOKEN and _sums_tokens(program, n)
@@ -108,20 +108,6 @@ def _sums_tokens(program: Program, name: str) -> bool:
         isinstance(n, Reduce) and n.kind in ("sum", "dot") and TOKEN in (n.over or ())
         for n in program.sites[name].expr.walk()
     )
-
-
-def _references(program: Program, name: str) -> list[str]:
-    nodes = list(program.sites[name].expr.walk())
-    if name in program.states:
-        nodes += program.states[name].start.walk()
-    found: list[str] = []
-    for n in nodes:
-        match n:
-            case Name(id=other) | Prev(state=other) | Last(state=other) if other in program.sites:
-                found.append(other)
-            case _:
-                pass
-    return found
 
 
 def _closure(refs: Mapping[str, Sequence[str]], start: Sequence[str]) -> set[str]:

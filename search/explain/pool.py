@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search.explain.flat import reads
 from search.explain.hybrid import Hybrid
-from specs.nodes import Last, Name, Prev
 from specs.program import Program
 from verify.arguments import Problem
 from verify.definition import RowInputs, ScalarArithmetic, Walker
@@ -38,7 +38,7 @@ def keys(hybrid: Hybrid) -> dict[str, Key]:
 
 def _keys(hybrid: Hybrid) -> dict[str, Key]:
     program = hybrid.program
-    refs = {name: _references(program, name) for name in program.sites}
+    refs = {name: reads(program, name) for name in program.sites}
     frame = (
         program.compute,
         tuple(program.inputs.items()),
@@ -63,7 +63,7 @@ def _score_key(hybrid: Hybrid) -> Key:
     site = program.score_site()
     if not site:
         return None
-    refs = {name: _references(program, name) for name in program.sites}
+    refs = {name: reads(program, name) for name in program.sites}
     return (
         program.compute,
         tuple(program.inputs.items()),
@@ -86,20 +86,6 @@ def _lines(program: Program, refs: Mapping[str, Sequence[str]], name: str) -> fr
         start = None if state is None else (state.scope, state.start, state.levels)
         found.append((one, site.section, site.expr, site.type.format, start))
     return frozenset(found)
-
-
-def _references(program: Program, name: str) -> list[str]:
-    nodes = list(program.sites[name].expr.walk())
-    if name in program.states:
-        nodes += program.states[name].start.walk()
-    names: list[str] = []
-    for n in nodes:
-        match n:
-            case Name(id=other) | Prev(state=other) | Last(state=other) if other in program.sites:
-                names.append(other)
-            case _:
-                pass
-    return names
 
 
 class _SharedWalker(Walker):

@@ -215,7 +215,8 @@ def _outputs(run: Run) -> list[Finding]:
     if not checked:
         return []
     layer, worst = max(wrong or checked, key=lambda x: x[1].distance / x[1].possible)
-    more = f"; {len(wrong) - 1} more layers likewise" if len(wrong) > 1 else ""
+    others = len(wrong) - 1
+    more = f"; {others} more layer{'s' * (others != 1)} likewise" if others > 0 else ""
     severity: Severity = "warning" if wrong else "note"
     return [Finding("attention_output", severity, worst.text(layer) + more, (run.name,), len(wrong) or None)]
 

@@ -11,6 +11,7 @@ promised. And q, k and v that were rounded for storing are no longer those that 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,9 @@ class OutputCheck:
 def check_out(layer: Attention) -> OutputCheck | None:
     """Whether a layer's output is a function of its q, k and v; None where one is missing or shapes do not fit.
 
-    ``possible`` is a bound of the first order, generous by a factor of some ten for what kernels do: every score has
-    ``dim`` products of size up to the largest score, sums have a term for each key, and a weight, a partial result and the
-    output are rounded to the output's format. Of too many scores the last query rows are looked at.
+    ``possible`` is a bound of the first order: every score has ``dim`` products of size up to the largest score, sums have
+    a term for each key, and a weight, a partial result and the output are rounded to the output's format. Of too many scores
+    the last query rows are looked at.
     """
     q, k, v, out = layer.q, layer.k, layer.v, layer.out
     if q is None or k is None or v is None or out is None or str(out.dtype) not in _UNITS:
@@ -139,17 +140,10 @@ def attend(
     q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], *, causal: bool
 ) -> tuple[NDArray[np.float64], float]:
     """Softmax attention in float64 at scale ``1 / sqrt(dim)``: ``[rows, heads, dim of v]``, and the largest ``|score|``."""
-    rows, heads, dim = q.shape
-    keys, kv_heads = k.shape[:2]
-    out = np.empty((rows, heads, v.shape[2]))
+    out = np.empty((*q.shape[:2], v.shape[2]))
     most = 0.0
-    visible = np.arange(keys) <= np.arange(keys - rows, keys)[:, None]
-    for head in range(heads):
-        own = head * kv_heads // heads
-        scores = q[:, head].astype(np.float64) @ k[:, own].astype(np.float64).T / math.sqrt(dim)
-        most = max(most, float(np.abs(scores).max()))
-        if causal:
-            scores = np.where(visible, scores, -np.inf)
+    for head, own, scores in _scores(q, k, causal=causal):
+        most = max(most, float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0)))
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         out[:, head] = weights @ v[:, own].astype(np.float64) / weights.sum(axis=1, keepdims=True)
     return out, most
@@ -157,18 +151,22 @@ def attend(
 
 def expected(q: NDArray[Any], k: NDArray[Any], *, causal: bool) -> Matrix:
     """The log-sum-exp ``[rows, heads]``, in nats, of ``q [rows, heads, dim]`` and ``k [keys, kv_heads, dim]``."""
-    rows, heads, dim = q.shape
-    keys, kv_heads = k.shape[:2]
-    out = np.empty((rows, heads))
-    visible = np.arange(keys) <= np.arange(keys - rows, keys)[:, None]
-    for head in range(heads):
-        one = k[:, head * kv_heads // heads].astype(np.float64)
-        scores = q[:, head].astype(np.float64) @ one.T / math.sqrt(dim)
-        if causal:
-            scores = np.where(visible, scores, -np.inf)
+    out = np.empty(q.shape[:2])
+    for head, _, scores in _scores(q, k, causal=causal):
         top = scores.max(axis=1, keepdims=True)
         out[:, head] = (top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))[:, 0]
     return out
+
+
+def _scores(q: NDArray[Any], k: NDArray[Any], *, causal: bool) -> Iterator[tuple[int, int, Matrix]]:
+    """(query head, its KV head, scores ``[rows, keys]``): -inf where a row does not see a key."""
+    rows, heads, dim = q.shape
+    keys, kv_heads = k.shape[:2]
+    visible = np.arange(keys) <= np.arange(keys - rows, keys)[:, None]
+    for head in range(heads):
+        own = head * kv_heads // heads
+        scores = q[:, head].astype(np.float64) @ k[:, own].astype(np.float64).T / math.sqrt(dim)
+        yield head, own, np.where(visible, scores, -np.inf) if causal else scores
 
 
 def _against(stored: Matrix, want: Matrix, first: int) -> Finding | None:

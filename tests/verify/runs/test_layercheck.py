@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from verify.metrics.health import run_health
-from verify.runs.layercheck import attend, check_out
+from verify.runs.layercheck import check_out
 from verify.runs.sequence import Attention
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -37,6 +37,15 @@ def straight(q: Any, k: Any, v: Any, causal: bool, dtype: Any) -> Any:
     return out
 
 
+def exact(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention in float64, all heads at once."""
+    q, k, v = (x.astype(np.float64) for x in (q, np.repeat(k, 2, axis=1), np.repeat(v, 2, axis=1)))
+    scores = np.einsum("ihd,jhd->hij", q, k) / 4
+    scores = np.where(np.arange(40) <= np.arange(35, 40)[:, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return np.einsum("hij,jhd->ihd", weights / weights.sum(axis=2, keepdims=True), v)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kernel_in_float32(causal: bool, seed: int) -> None:
@@ -58,9 +67,8 @@ def test_inputs_that_were_rounded_for_storing(dtype: Any) -> None:
     found = check_out(layer)
     assert found is not None
     assert not found.computed_from_them
-    want, _ = attend(q, k, v, causal=True)
-    off = np.abs(out - want)
-    assert found.distance == off.max()
+    off = np.abs(out - exact(q, k, v))
+    assert found.distance == pytest.approx(off.max(), rel=1e-9)  # both in float64, in another order
     assert found.at == tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
     text = found.text(layer)
     assert "layer 7" in text
@@ -72,7 +80,6 @@ def test_inputs_that_were_rounded_for_storing(dtype: Any) -> None:
 def test_a_kernel_in_sixteen_bits(dtype: Any, spread: float) -> None:
     """Weights and output rounded to the inputs' format, as tensor-core kernels do."""
     q, k, v = inputs(dtype, spread=spread)
-    want, _ = attend(q, k, v, causal=True)
     scores = np.einsum("ihd,jhd->hij", q.astype(np.float32), np.repeat(k, 2, axis=1).astype(np.float32)) / 4
     scores = np.where(np.arange(40) <= np.arange(35, 40)[:, None], scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=2, keepdims=True)).astype(dtype).astype(np.float32)
@@ -81,7 +88,8 @@ def test_a_kernel_in_sixteen_bits(dtype: Any, spread: float) -> None:
     found = check_out(Attention(0, q, k, v, out))
     assert found is not None
     assert found.computed_from_them
-    assert found.distance == np.abs(out.astype(np.float64) - want).max() > 0
+    off = np.abs(out.astype(np.float64) - exact(q, k, v))
+    assert found.distance == pytest.approx(off.max(), rel=1e-9) != 0
     other = check_out(Attention(0, q, k, v[::-1].copy(), out))
     assert other is not None
     assert not other.computed_from_them
@@ -108,6 +116,6 @@ def test_the_health_of_a_run_says_so() -> None:
     found = run_health(made.run("r", made.sequence(values=np.zeros((2, 3), np.float32), attention=layers)))
     one = next(f for f in found.findings if f.code == "attention_output")
     assert (one.severity, one.count) == ("warning", 2)
-    assert one.text.endswith("; 1 more layers likewise")
+    assert one.text.endswith("; 1 more layer likewise")
     good = run_health(made.run("r", made.sequence(values=np.zeros((2, 3), np.float32), attention=layers[:1])))
     assert [f.severity for f in good.findings if f.code == "attention_output"] == ["note"]
