@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import platform
 import statistics
 import time
 from fractions import Fraction
@@ -165,6 +167,17 @@ def impossible_and_shrink() -> dict[str, Any]:
     }
 
 
+def machine() -> str:
+    """The processor's model and the number of cores this process may use: budgets of wall time depend on them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {cores} core{'' if cores == 1 else 's'}"
+
+
 def heads(full: bool, keep: Path | None) -> list[dict[str, Any]]:
     """Methods on the same pairs, boxes, constraints and budgets; one seed after the other, each run kept at once.
 
@@ -196,6 +209,7 @@ def heads(full: bool, keep: Path | None) -> list[dict[str, Any]]:
                         row["evaluations"] = outcome.evaluations
                         row["cut_by_wall_time"] = outcome.cut
                     row["seconds"] = time.perf_counter() - begin
+                    row["machine"] = machine()
                     rows.append(row)
                     print(json.dumps(row), flush=True)
                     if keep is not None:
