@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reports.explain.cli
+import reports.prove.cli
 import reports.runs.cli
 import search.cli
 import verify.cli
@@ -34,6 +35,7 @@ verify.cli.register(app)
 app.command()(reports.runs.cli.compare)
 app.command()(reports.explain.cli.explain)
 search.cli.register(app)
+app.add_typer(reports.prove.cli.app, name="prove")
 
 BackendsOption = Annotated[
     list[str] | None,

@@ -13,7 +13,6 @@ import typer
 
 from search.campaign.cli import app as campaign_app
 from search.identify import identify
-from search.prove.cli import app as prove_app
 from specs.cli import FormatOption, OutputFormat
 from verify.cli import Batch, HeadDim, KvHeads, KvLen, ModelOption, QHeads, shape_of
 from verify.console import INTERRUPTED, Answer, answering
@@ -386,4 +385,3 @@ def register(app: typer.Typer) -> None:
     app.command()(replay)
     app.command()(identify)
     app.add_typer(campaign_app, name="campaign")
-    app.add_typer(prove_app, name="prove")

@@ -1,0 +1,1 @@
+"""Proofs for people and for programs: the command, the contract, the page, and the section of a report."""
