@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specs.cli import FormatOption, OutputFormat, SpecArgument
+from specs.cli import FormatOption, OutputFormat
 from verify.console import Answer, answering
 
 if TYPE_CHECKING:
@@ -29,8 +29,18 @@ class Walker(StrEnum):
     oracle = "oracle"
 
 
+CellArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC[@PLATFORM]",
+        help="A name of `spec list`, or the path of a .toml file; and where it runs.",
+    ),
+]
 PlatformOption = Annotated[
-    str, typer.Option("--platform", "-p", help="A name of `spec list` (h200, b200, sm120, ...) or a path.")
+    str | None,
+    typer.Option(
+        "--platform", "-p", help="Where it runs: a name of `spec list` (h200, b200, sm120, ...) or a path."
+    ),
 ]
 InputOption = Annotated[
     str | None,
@@ -147,9 +157,9 @@ def get_case(file: str | None, teaching: bool, seed: int | None, context: dict[s
 
 
 def plan(
-    spec: SpecArgument,
-    platform: PlatformOption,
+    spec: CellArgument,
     kv_len: Annotated[int, typer.Option("--kv-len", help="Tokens of the sequence.")],
+    platform: PlatformOption = None,
     q_len: QLen = None,
     q_heads: QHeads = None,
     kv_heads: KvHeads = None,
@@ -177,19 +187,19 @@ def plan(
             batch=batch,
             kv_capacity=kv_capacity,
         )
-        loaded, where = spec_and_platform(spec, platform, context)
+        loaded, where = spec_and_platform(*_cell(spec, platform), context)
         found = make_plan(loaded, where, options=options_of(options), **context)
         answer.data(plan_json(found, loaded, where))
         for line in plan_text(found):
             answer.text(line)
         answer.close(
-            f"{loaded.name} on {where.name}: {found.count} groups, {found.span} tokens in the largest"
+            f"{loaded.name} on {where.name}: {_groups(found.count)}, {found.span} tokens in the largest"
         )
 
 
 def emulate(
-    spec: SpecArgument,
-    platform: PlatformOption,
+    spec: CellArgument,
+    platform: PlatformOption = None,
     file: InputOption = None,
     teaching: TeachingOption = False,
     seed: RandomOption = None,
@@ -227,14 +237,14 @@ def emulate(
             kv_capacity=kv_capacity,
         )
         case = get_case(file, teaching, seed, context)
-        loaded, where = spec_and_platform(spec, platform, case.kernel_context())
+        loaded, where = spec_and_platform(*_cell(spec, platform), case.kernel_context())
         names = site_names(loaded) if explain_tokens else ()
         result = case.emulate(loaded, where, sites=names, backend=walker.value, options=options_of(options))
         steps = explain(result, loaded, explain_tokens) if explain_tokens else []
         answer.data({**result_json(result, case, loaded), "steps": as_json(steps)})
         for line in (*as_text(steps), *result_text(result, loaded)):
             answer.text(line)
-        answer.close(f"{loaded.name} on {where.name}: {case.kv_len:,} tokens in {result.plan.count} groups")
+        answer.close(f"{loaded.name} on {where.name}: {case.kv_len:,} tokens in {_groups(result.plan.count)}")
 
 
 def compare(
@@ -341,16 +351,28 @@ def _only_with_captures(name: str, value: str | None) -> None:
         )
 
 
-def _cell(text: str) -> tuple[str, str]:
-    """The names of a spec and a platform."""
+def _groups(count: int) -> str:
+    return f"{count} group{'s' * (count != 1)}"
+
+
+def _cell(text: str, option: str | None = None) -> tuple[str, str]:
+    """The names of a spec and a platform, the latter from ``--platform`` or behind the spec."""
     from specs.errors import InputError
 
+    if option is not None and ("@" not in text or Path(text).exists()):
+        return text, option
     name, sign, platform = text.rpartition("@")
     if not sign or not name or not platform:
         raise InputError(
             f"'{text}' names no platform",
             place="argument",
             remedy="write SPEC@PLATFORM, as in walkthrough.xqa@h200",
+        )
+    if option is not None and option != platform:
+        raise InputError(
+            f"'{text}' names a platform, and --platform another one, {option}",
+            place="--platform",
+            remedy="name the platform once",
         )
     return name, platform
 

@@ -61,6 +61,7 @@ def test_plan() -> None:
     assert (data["count"], data["span"]) == (54, 512)
     assert sum(g["tokens"] for g in data["groups"]) == 27525
     text = run("plan", "walkthrough.xqa", "-p", "sm120", "--kv-len", "600").stdout
+    assert run("plan", "walkthrough.xqa@sm120", "--kv-len", "600").stdout == text
     assert "512..599" in text
 
 
@@ -363,6 +364,9 @@ BAD = [
     (("compare", "flashinfer@a100", "walkthrough.xqa@h200", *SMALL), "has no spec"),
     (("plan", "walkthrough.xqa", "-p", "h200", "--kv-len", "999999999999"), "out of range"),
     (("plan", "walkthrough.xqa", "-p", "h200"), "kv-len"),
+    (("plan", "walkthrough.xqa", "--kv-len", "9"), "write SPEC@PLATFORM"),
+    (("plan", "walkthrough.xqa@h200", "-p", "b200", "--kv-len", "9"), "name the platform once"),
+    (("emulate", "walkthrough.xqa", *SMALL), "names no platform"),
     (("traffic", "--tokens", "0"), "tokens is 0"),
     (("traffic", "--tokens", "99999999999999999999999"), "at most 16777216"),
     (("traffic", "--full", "--tokens", "99999999999999999999999"), "at most 16777216"),
