@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
@@ -24,6 +24,7 @@ class Answer:
 
     json: bool
     began: float
+    lines: set[str] = field(default_factory=set[str])  # printed on stdout
 
     def data(self, value: dict[str, Any]) -> None:
         """Print ``value`` as JSON, if JSON was asked for."""
@@ -33,12 +34,18 @@ class Answer:
     def text(self, line: str = "") -> None:
         """Print a line for people, if text was asked for."""
         if not self.json:
+            self.lines.add(line)
             typer.echo(line)
 
     def close(self, verdict: str, *, diverged: bool = False) -> None:
-        """The last line, on stderr: verdict, run time, command to replay. ``diverged`` ends with exit code 1."""
+        """The last line, on stderr: verdict, run time, command to replay. ``diverged`` ends with exit code 1.
+
+        Where both streams are one terminal, a verdict that stands there already is not repeated.
+        """
         seconds = time.perf_counter() - self.began
-        typer.echo(f"{verdict}  [{seconds:.1f} s]  replay: {command_line()}", err=True)
+        seen = verdict in self.lines and sys.stdout.isatty() and sys.stderr.isatty()
+        said = "" if seen else f"{verdict}  "
+        typer.echo(f"{said}[{seconds:.1f} s]  replay: {command_line()}", err=True)
         if diverged:
             raise typer.Exit(DIVERGED)
 
