@@ -196,6 +196,8 @@ class Values(Measured):
     inf_mismatch: Count
     clamped: Count
     clamp_mismatch: Count = 0
+    impossible: Count = 0
+    impossible_mismatch: Count = 0
     dtypes: tuple[str, str]
 
 
@@ -223,6 +225,7 @@ class Lists(Measured):
     shared: Count
     listed: tuple[Count, Count]
     clamped: Count
+    impossible: Count = 0
     max_abs: Real | None
     mean_abs: Real | None
     rms: Real | None

@@ -201,6 +201,9 @@ def _odd(pair: c.Pair) -> list[str]:
         n = sum(int(getattr(part, name)) for part in parts)
         if n:
             found.append(f"{count(n)} {one if n == 1 else many} in one alone")
+    n = sum(part.impossible_mismatch for part in parts)
+    if n:
+        found.append(f"{plural(n, 'value')} above 0, where log-probabilities cannot be")
     zeros = sum(part.zero_sign for part in parts)
     if not found and not pair.max_abs and zeros:
         found.append(f"the sign of {plural(zeros, 'zero')} alone")

@@ -155,11 +155,12 @@ def special_row(a: Side, b: Side, row: int, keep: NDArray[np.bool_], out: dict[s
     is impossible on one side only, or clamped, has no ratio: it is left out, and its probability is the result.
 
     Returns:
-        The larger of the two probabilities left out; NaN where a row has NaN or +infinity: it has no distribution, and
-        ``out`` becomes NaN.
+        The larger of the two probabilities left out; NaN where a row has NaN, +infinity or an impossible value: it has no
+        distribution, and ``out`` becomes NaN.
     """
     fields = a.rows, b.rows
-    if any(f["nan"][row] or f["positive_infinity"][row] or not np.isfinite(f["lse"][row]) for f in fields):
+    none = not (a.valid[row] and b.valid[row])
+    if none or any(f["nan"][row] or f["positive_infinity"][row] or not np.isfinite(f["lse"][row]) for f in fields):
         for name in DISTRIBUTION_FIELDS:
             out[name][:] = np.nan
         return float("nan")

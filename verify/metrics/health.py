@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.topk import masses
-from verify.runs.counts import COUNTS, WIDTHS
+from verify.runs.counts import COUNTS, WIDTHS, are_logs
 from verify.runs.layercheck import check_out
 from verify.runs.manifest import Recording
 from verify.runs.run import Run
@@ -75,7 +75,7 @@ _TEXTS: dict[str, tuple[Severity, str]] = {
     "subnormal": ("note", "values are subnormal"),
     "clamped": ("warning", "values are clamped: they stand for anything lower, and are left out of means"),
     "null_values": ("note", "values were null"),
-    "positive_logprobs": ("error", "log-probabilities are above 0: their rows are invalid"),
+    "positive_logprobs": ("error", "log-probabilities are above 0: their rows are invalid, and left out of distances"),
     "sum_above_one": ("error", "rows have probabilities that sum to more than 1"),
     "chosen_not_best": ("warning", "chosen tokens are not the most likely one, though decoding was greedy"),
     "duplicate_positions": ("warning", "rows stood at a position that was there already, and were left out"),
@@ -96,7 +96,8 @@ def sequence_counts(sequence: Sequence, recording: Recording) -> dict[str, int]:
     ]
     with np.errstate(invalid="ignore"):
         if logs:
-            counts["positive_logprobs"] = sum(int((x > 0).sum()) for x in places)
+            true = [x for x in places if are_logs(x, recording.value_kind)]
+            counts["positive_logprobs"] = sum(int((x > 0).sum()) for x in true)
         if floor is not None:
             counts["clamped_values"] = sum(int((np.isfinite(x) & (x <= floor)).sum()) for x in places)
         counts["pos_inf_values"] = sum(int((x == np.inf).sum()) for x in places)
@@ -186,7 +187,7 @@ def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:
         for name, field in _SIDE_COUNTS.items():
             counts[name] = counts.get(name, 0) + int(np.nansum(side[field]))
         with np.errstate(invalid="ignore"):
-            if recording.value_kind in LOGPROBS:
+            if recording.value_kind in LOGPROBS and not _processed_logits(recording, side["lse"]):
                 counts["sum_above_one"] = counts.get("sum_above_one", 0) + int((side["lse"] > 1e-3).sum())
                 counts["positive_logprobs"] = counts.get("positive_logprobs", 0) + int(
                     (side["top"] > 0).sum()
@@ -205,6 +206,12 @@ def run_health(run: Run, side: Mapping[str, Floats] | None = None) -> RunHealth:
     findings += _outputs(run)
     rows = sum(s.rows for s in run.sequences)
     return RunHealth(run.name, len(run.sequences), rows, counts, tuple(findings))
+
+
+def _processed_logits(recording: Recording, lse: Floats) -> bool:
+    """Whether processed rows are logits, as of Hugging Face's scores: their probabilities do not sum to 1."""
+    known = lse[np.isfinite(lse)]
+    return recording.value_kind == "processed" and bool(known.size) and float(np.median(known)) > 0.1
 
 
 def _outputs(run: Run) -> list[Finding]:

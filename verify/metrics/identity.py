@@ -18,7 +18,7 @@ from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
 #: Fields of full rows of which none is above 0 where two rows say the same.
-_PARTED = ("different", "nan_mismatch", "inf_mismatch", "clamp_mismatch")
+_PARTED = ("different", "nan_mismatch", "inf_mismatch", "clamp_mismatch", "impossible_mismatch")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from verify.metrics.health import Finding
 from verify.metrics.identity import FirstDifference, first_difference, of_scores, slack_between, unlike_rows
 from verify.metrics.likelihood import Likelihood, likelihood
 from verify.metrics.pair_findings import pair_findings
-from verify.metrics.plan import FullRows, Pair, Slot
+from verify.metrics.plan import FullRows, Pair, Slot, ceiling_of
 from verify.metrics.quantiles import RadixHistogram
 from verify.metrics.side import Scratch
 from verify.metrics.summaries import (
@@ -31,7 +31,7 @@ from verify.metrics.summaries import (
 )
 from verify.metrics.table import Table, make_table
 from verify.metrics.topk import unequal
-from verify.metrics.values import FLOOR, VALUE_FIELDS, Part, ValueState, add_values, clamps_apart
+from verify.metrics.values import FLOOR, VALUE_FIELDS, Part, ValueState, add_values, clamps_apart, impossible
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
 
@@ -241,7 +241,11 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
     out["clamped"] += np.count_nonzero(low & ~nan_a & ~nan_b)
     floors = captures[0].clamp_floor, captures[1].clamp_floor
     out["clamp_mismatch"] += np.count_nonzero(clamps_apart(a, b, floors))
-    keep = ~(nan_a | nan_b | infinite | low)
+    high = impossible(a, b, (ceiling_of(captures[0]), ceiling_of(captures[1])))
+    high &= ~(nan_a | nan_b | infinite | low)
+    out["impossible"] += np.count_nonzero(high)
+    out["impossible_mismatch"] += np.count_nonzero(high & (a != b))
+    keep = ~(nan_a | nan_b | infinite | low | high)
     if not (np.isfinite(a) & np.isfinite(b)).any():
         return None
     x, y = np.ascontiguousarray(a[keep])[None], np.ascontiguousarray(b[keep])[None]
@@ -299,7 +303,7 @@ def row_metrics(table: Table, fields: Mapping[str, Floats] | None) -> dict[str, 
             found.setdefault(name, (out, None))
     elif fields is None:
         with np.errstate(invalid="ignore", over="ignore"):
-            value = np.where(table.same_token != 0, table.value_b - table.value_a, np.nan)
+            value = np.where((table.same_token != 0) & ~table.odd, table.value_b - table.value_a, np.nan)
         found["max_abs"] = np.abs(value), None
     return found
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from verify.metrics.align import Aligned, RunAlignment, by_conversation
 from verify.metrics.sweep import Column, PairRows, Segment, SideRows, sweep
 from verify.metrics.values import FLOOR
+from verify.runs.manifest import Recording
 from verify.runs.run import Run
 from verify.runs.sequence import Full, Ints
 from verify.runs.sequence import Sequence as Recorded
@@ -93,10 +94,17 @@ def vocabulary(run: Run) -> int | None:
     return min(widths) if widths else None
 
 
+def ceiling_of(capture: Recording) -> float | None:
+    """What no value of a recording can exceed: 0 for log-probabilities. (Processed values may be logits.)"""
+    return 0.0 if capture.value_kind == "raw_logprobs" else None
+
+
 def column_of(run: Run) -> Column:
     """How a run's rows are to be read."""
     capture = run.manifest.capture
-    return Column(capture.clamp_floor, capture.decimals, capture.value_kind in DISTRIBUTIONS)
+    return Column(
+        capture.clamp_floor, capture.decimals, capture.value_kind in DISTRIBUTIONS, ceiling_of(capture)
+    )
 
 
 def pass_over(

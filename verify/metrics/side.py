@@ -77,7 +77,8 @@ class Side:
         best: ``[rows, k]`` ids of the k largest values: larger first, of equal ones the smaller id first;
             -1 in rows that hold nothing but NaN.
         best_values: ``[rows, k]`` their values.
-        special: ``[rows]`` whether a row has NaN, an infinity or a clamped value.
+        special: ``[rows]`` whether a row has NaN, an infinity, a clamped or an impossible value.
+        valid: ``[rows]`` whether no value is impossible: such a row is no distribution.
     """
 
     values: Array
@@ -91,6 +92,7 @@ class Side:
     best: NDArray[np.int64]
     best_values: Floats
     special: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
 
 
 def count_rows(mask: NDArray[np.bool_]) -> Floats:
@@ -188,6 +190,7 @@ def make_side(
     *,
     k: int = 10,
     floor: float | None = None,
+    ceiling: float | None = None,
     printed: bool = False,
     softmax: bool = True,
 ) -> Side:
@@ -200,6 +203,7 @@ def make_side(
         name: of the run within the block.
         k: how many of the best tokens to keep.
         floor: values at or below it are clamped: they stand for anything lower.
+        ceiling: finite values above it are impossible.
         printed: values were printed in decimals: bits mean nothing.
         softmax: whether a row is logits or log-probabilities of one distribution.
     """
@@ -214,6 +218,10 @@ def make_side(
 
     order = values if places is None else places  # both are ordered as the values are; int16 is faster
     special = _special(values, places, raw.dtype, floor)
+    valid = np.ones(rows, bool)
+    if ceiling is not None:
+        valid = _valid(values, places, special, ceiling)
+        special |= ~valid
     usable = values
     if special.any():
         order = usable = _count_special(values, special, fields, floor)
@@ -249,6 +257,7 @@ def make_side(
         best=known,
         best_values=best_values[:, :k].astype(np.float64),
         special=special,
+        valid=valid,
     )
 
 
@@ -265,6 +274,20 @@ def _special(
         bottom, top = values.min(axis=1), values.max(axis=1)
     special = ~(np.isfinite(bottom) & np.isfinite(top))
     return special if floor is None else special | (bottom <= floor)
+
+
+def _valid(
+    values: Array, places: NDArray[np.int16] | None, special: NDArray[np.bool_], ceiling: float
+) -> NDArray[np.bool_]:
+    """Rows without finite values above ``ceiling``. Rows that are ``special`` are looked at one by one."""
+    if places is not None and ceiling == 0:
+        valid = places.max(axis=1) <= 0
+    else:
+        with np.errstate(invalid="ignore"):
+            valid = values.max(axis=1) <= ceiling
+    for i in np.flatnonzero(special):
+        valid[i] = not ((values[i] > ceiling) & (values[i] < np.inf)).any()
+    return valid
 
 
 def _count_special(values: Array, special: Any, fields: dict[str, Floats], floor: float | None) -> Array:

@@ -20,6 +20,17 @@ Floats = NDArray[np.float64]
 
 #: Quantiles of |d| that are printed; the maximum stands apart.
 SHOWN = (0.5, 0.9, 0.95, 0.99, 0.999)
+#: Counts of elements without a difference.
+WITHOUT = (
+    "nan_both",
+    "nan_mismatch",
+    "inf_both",
+    "inf_mismatch",
+    "clamped",
+    "clamp_mismatch",
+    "impossible",
+    "impossible_mismatch",
+)
 #: Step of llama.cpp's 16-bit log-probabilities: they span at most 16 nats.
 KLD_STEP = 16 / 65535
 
@@ -54,7 +65,8 @@ class ValueSummary:
         ulp: ULP distances, None without a common stored dtype.
         agree: elements by number of equal leading bits, 0 to the width.
         nan_both, nan_mismatch, inf_both, inf_mismatch, clamped: elements without a difference; clamp_mismatch: clamped
-            ones of which one run says that the value is above the floor.
+            ones of which one run says that the value is above the floor; impossible: log-probabilities above 0 in either
+            run, which have no difference; impossible_mismatch: those that are not equal in both.
         dtypes: stored dtypes of the two.
     """
 
@@ -86,6 +98,8 @@ class ValueSummary:
     inf_mismatch: int
     clamped: int
     clamp_mismatch: int
+    impossible: int
+    impossible_mismatch: int
     dtypes: tuple[str, str]
 
     @property
@@ -123,12 +137,16 @@ class DistributionSummary:
 
 @dataclass(frozen=True)
 class TopSummary:
-    """Distances where only the most likely tokens are known; bounds as in `verify.metrics.topk`."""
+    """Distances where only the most likely tokens are known; bounds as in `verify.metrics.topk`.
+
+    ``impossible``: shared tokens of which a log-probability is above 0; they have no difference, nor bounds their rows.
+    """
 
     rows: int
     shared: int
     listed: tuple[int, int]
     clamped: int
+    impossible: int
     max_abs: float | None
     mean_abs: float | None
     rms: float | None
@@ -166,7 +184,7 @@ def value_summary(
     shown = tuple(zip(SHOWN, state.differences.quantiles(SHOWN), strict=True))
     bad = {
         name: int(whole(name))
-        for name in ("nan_both", "nan_mismatch", "inf_both", "inf_mismatch", "clamped", "clamp_mismatch")
+        for name in WITHOUT
     }
     apart: float | None = None
     if aa > 0 and bb > 0:
@@ -192,7 +210,8 @@ def value_summary(
         distance_cosine=apart,
         sqnr=10 * log10(aa / squares) if aa > 0 and squares > 0 else None,
         identical=n + bad["nan_both"] + bad["inf_both"] > 0
-        and different == bad["nan_mismatch"] == bad["inf_mismatch"] == bad["clamp_mismatch"] == 0,
+        and different == 0
+        and not any(n for name, n in bad.items() if name.endswith("_mismatch")),
         ulp=_ulp(state, fields) if n else None,
         agree=tuple(int(c) for c in state.agree()),
         dtypes=dtypes,
@@ -261,6 +280,7 @@ def top_summary(rows: TopRows) -> TopSummary:
         shared=int(d.size),
         listed=(int(np.nansum(f["listed_a"])), int(np.nansum(f["listed_b"]))),
         clamped=int(np.nansum(f["clamped"])),
+        impossible=int(np.nansum(f["impossible"])),
         max_abs=float(size.max()) if d.size else None,
         mean_abs=float(size.mean()) if d.size else None,
         rms=float(np.sqrt(np.mean(d * d))) if d.size else None,

@@ -30,6 +30,7 @@ from verify.metrics.values import (
     ValueState,
     add_values,
     difference,
+    impossible,
     part_of,
     slack_of,
     special_part,
@@ -58,14 +59,15 @@ class Column:
 
     Attributes:
         floor: clamp floor, or None.
-        printed: whether values were printed in decimals.
-        decimals: how many.
+        ceiling: what no value can exceed (0 for log-probabilities), or None.
+        decimals: of values that were printed in so many, or None.
         softmax: whether a row is one distribution (logits or log-probabilities).
     """
 
     floor: float | None = None
     decimals: int | None = None
     softmax: bool = True
+    ceiling: float | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,7 @@ class Sweep:
                 f"{c} ",
                 k=self.best,
                 floor=column.floor,
+                ceiling=column.ceiling,
                 printed=column.decimals is not None,
                 softmax=column.softmax,
             )
@@ -313,6 +316,9 @@ class Sweep:
     def _floors(self, pair: PairRows) -> tuple[float | None, float | None]:
         return self.columns[pair.first].floor, self.columns[pair.second].floor
 
+    def _ceilings(self, pair: PairRows) -> tuple[float | None, float | None]:
+        return self.columns[pair.first].ceiling, self.columns[pair.second].ceiling
+
     def _special(
         self,
         pair: PairRows,
@@ -324,7 +330,9 @@ class Sweep:
         start: int,
         scratch: Scratch,
     ) -> None:
-        part, keep = special_part(a, b, row, self._floors(pair), values, pair.state.width)
+        part, keep = special_part(
+            a, b, row, self._floors(pair), self._ceilings(pair), values, pair.state.width
+        )
         if part.a.size:
             add_values(pair.state, part, values, scratch)
         if self._softmax(pair):
@@ -352,12 +360,15 @@ class Sweep:
                 part = Part(x[rows], y[rows], x[rows], y[rows], None, None)
                 with np.errstate(invalid="ignore"):
                     d = np.abs(difference(part, scratch)).astype(pair.state.differences.dtype, copy=False)
-                if np.isfinite(d.max()) and not any(self._floors(pair)):
+                ceilings = self._ceilings(pair)
+                limits = *self._floors(pair), *ceilings
+                if np.isfinite(d.max()) and all(limit is None for limit in limits):
                     pair.state.differences.refine(d, prefixes)
                     continue
                 keep = np.isfinite(part.a) & np.isfinite(part.b)
                 for side, floor in zip((part.a, part.b), self._floors(pair), strict=True):
                     keep &= True if floor is None else side > floor
+                keep &= ~impossible(part.a, part.b, ceilings)
                 pair.state.differences.refine(d[keep], prefixes)
 
 

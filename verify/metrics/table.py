@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from verify.metrics.align import Aligned, RunAlignment
 from verify.metrics.health import LOGPROBS
-from verify.metrics.plan import FullRows, Pair, Slot
+from verify.metrics.plan import FullRows, Pair, Slot, ceiling_of
 from verify.metrics.sweep import SideRows
 from verify.metrics.topk import TOP_FIELDS, TopRows, compare_tops, keys_of
 from verify.runs.manifest import Recording
@@ -32,6 +32,7 @@ class Table:
         same_token: as in `Aligned`.
         logprob_a, logprob_b: natural log-probability of the token that followed.
         value_a, value_b: its value as recorded.
+        odd: whether either of these is clamped, or a log-probability above 0: such rows have no distance.
         margin_a, margin_b: best value less the second.
         best_a, best_b: ``[rows, k]`` best tokens, negative where not known.
         ranks: larger rank of one run's best token in the other.
@@ -50,6 +51,7 @@ class Table:
     logprob_b: Floats
     value_a: Floats
     value_b: Floats
+    odd: NDArray[np.bool_]
     margin_a: Floats
     margin_b: Floats
     best_a: Ints
@@ -103,10 +105,20 @@ def followed(
         if kind not in LOGPROBS or (kind == "processed" and bool((value > 0).any())):
             return value, nothing
         lse = np.zeros(len(value))
-    floor = recording.clamp_floor
     with np.errstate(invalid="ignore"):
-        usable = value if floor is None else np.where(value <= floor, np.nan, value)
-        return value, usable - lse
+        return value, np.where(_odd(value, recording), np.nan, value) - lse
+
+
+def _odd(value: Floats, recording: Recording) -> NDArray[np.bool_]:
+    """Which values are clamped, or above what they can be."""
+    odd = np.zeros(value.shape, bool)
+    ceiling = ceiling_of(recording)
+    with np.errstate(invalid="ignore"):
+        if recording.clamp_floor is not None:
+            odd |= value <= recording.clamp_floor
+        if ceiling is not None:
+            odd |= value > ceiling
+    return odd
 
 
 def _listed(sequence: Recorded) -> Floats | None:
@@ -161,6 +173,7 @@ def _empty() -> dict[str, NDArray[Any]]:
         "ranges": np.zeros(0, np.str_),
         "same_token": np.zeros(0, np.int8),
         "ranks": floats,
+        "odd": np.zeros(0, bool),
         "tied": np.zeros(0, bool),
     }
 
@@ -183,12 +196,14 @@ def _piece(
         "ranges": np.array([""] * n if a.ranges is None else [a.ranges[i] for i in picked[0]], np.str_),
         "same_token": aligned.same_token[use],
         "full": axis if both else np.full(n, -1, np.int64),
+        "odd": np.zeros(n, bool),
     }
     tops: list[Top | None] = []
     for letter, sequence, run, side, rows in zip("ab", (a, b), runs, sides, picked, strict=True):
         where = full.axis.at(slot, sequence.positions)
         value, log = followed(sequence, run.manifest.capture, side, where)
         table[f"value_{letter}"], table[f"logprob_{letter}"] = value[rows], log[rows]
+        table["odd"] |= _odd(value[rows], run.manifest.capture)
         top = as_top(sequence, side, where)
         table[f"margin_{letter}"] = _margin(top)[rows] if top is not None else np.full(n, np.nan)
         tops.append(top)
@@ -254,7 +269,8 @@ def _lists(
         with np.errstate(invalid="ignore"):
             values = values[0] - logs[0][:, None], values[1] - logs[1][:, None]
         logs = np.zeros(len(rows[0])), np.zeros(len(rows[1]))
-    found = compare_tops(keys, values, logs, floors)
+    ceilings = ceiling_of(runs[0].manifest.capture), ceiling_of(runs[1].manifest.capture)
+    found = compare_tops(keys, values, logs, floors, ceilings)
     for letter, key, value in zip("ab", keys, values, strict=True):
         order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=1, kind="stable")
         table[f"best_{letter}"] = np.take_along_axis(key, order, axis=1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.metrics.values import clamps_apart
+from verify.metrics.values import clamps_apart, impossible
 from verify.runs.sequence import UNKNOWN, Floats, Ints, Top
 
 _BLOCK = 1 << 21
@@ -33,6 +33,8 @@ TOP_FIELDS: tuple[str, ...] = (
     "sum_squares",
     "clamped",
     "clamp_mismatch",
+    "impossible",
+    "impossible_mismatch",
     "infinite",
     "mass_a",
     "mass_b",
@@ -56,6 +58,7 @@ class TopRows:
 
     ``shared`` tokens with two ordinary values; ``listed_a`` and ``listed_b`` how many each has; ``clamped`` shared tokens
     of which a value stands for anything lower, ``clamp_mismatch`` those of which the other is above that floor,
+    ``impossible`` those of which a log-probability is above 0, ``impossible_mismatch`` of them those that are not equal,
     ``infinite`` those with one infinity in both; ``best_same`` 1 or 0, NaN where not known; ``a_best_in_b`` the rank in b,
     from 0, of a's best token (the number of tokens listed where it is not among them); ``lse_a`` and ``lse_b`` the
     log-sum-exps where both were recorded.
@@ -92,6 +95,7 @@ def compare_tops(
     values: tuple[Floats, Floats],
     lse: tuple[Floats, Floats] | None,
     floors: tuple[float | None, float | None] = (None, None),
+    ceilings: tuple[float | None, float | None] = (None, None),
 ) -> TopRows:
     """Compare lists of the most likely tokens, row by row.
 
@@ -101,6 +105,7 @@ def compare_tops(
         lse: ``[rows]`` each, subtracted to give log-probabilities (zeros where they are ones already), or None: then
             values are compared and nothing is said of distributions.
         floors: values at or below are clamped.
+        ceilings: finite values above are impossible.
     """
     rows = len(keys[0])
     fields = {name: np.full(rows, np.nan) for name in TOP_FIELDS}
@@ -110,7 +115,7 @@ def compare_tops(
         at = slice(low, min(rows, low + step))
         sides = [_clean(k[at], v[at]) for k, v in zip(keys, values, strict=True)]
         logs = None if lse is None else (lse[0][at], lse[1][at])
-        found, d = _block(sides[0], sides[1], logs, floors)
+        found, d = _block(sides[0], sides[1], logs, floors, ceilings)
         differences.append(d)
         for name, numbers in found.items():
             fields[name][at] = numbers
@@ -134,10 +139,13 @@ def unequal(fields: Mapping[str, Floats], slack: float = 0.0) -> NDArray[np.bool
     Lists of two lengths, the same ones in all rows, were asked for so: what the shorter ones have is compared. Else a
     token that only one list has is a difference. ``slack``: as in `verify.metrics.values.slack_of`.
     """
-    shared = np.nan_to_num(fields["shared"] + fields["clamped"] + fields["infinite"])
+    shared = np.nan_to_num(
+        fields["shared"] + fields["clamped"] + fields["impossible"] + fields["infinite"]
+    )
     a, b = fields["listed_a"], fields["listed_b"]
     asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
-    apart = (fields["max_abs"] > slack) | (fields["clamp_mismatch"] > 0)
+    apart = fields["max_abs"] > slack
+    apart |= (fields["clamp_mismatch"] > 0) | (fields["impossible_mismatch"] > 0)
     with np.errstate(invalid="ignore"):
         apart |= np.abs(fields["lse_a"] - fields["lse_b"]) > 0
     return apart | (shared < (np.minimum(a, b) if asked else np.maximum(a, b)))
@@ -148,6 +156,7 @@ def _block(
     b: tuple[Ints, Floats],
     lse: tuple[Floats, Floats] | None,
     floors: tuple[float | None, float | None],
+    ceilings: tuple[float | None, float | None],
 ) -> tuple[dict[str, Floats], Floats]:
     """`TOP_FIELDS` of some rows, and the differences in order."""
     n = len(a[0])
@@ -158,6 +167,8 @@ def _block(
             "shared": zero,
             "clamped": zero,
             "clamp_mismatch": zero,
+            "impossible": zero,
+            "impossible_mismatch": zero,
             "infinite": zero,
             "listed_a": listed[0],
             "listed_b": listed[1],
@@ -171,6 +182,8 @@ def _block(
             clamped |= shared & (value <= floor) & np.isfinite(value)
     infinite = shared & ~clamped & np.isinf(x) & (x == y)
     usable = shared & ~clamped & np.isfinite(x) & np.isfinite(y)
+    none = usable & impossible(x, y, ceilings)
+    usable &= ~none
     y0 = y
     x, y = np.where(usable, x, 0.0), np.where(usable, y, 0.0)
     d = x - y
@@ -181,6 +194,8 @@ def _block(
         "listed_b": listed[1],
         "clamped": clamped.sum(axis=1),
         "clamp_mismatch": (shared & clamps_apart(a[1], y0, floors)).sum(axis=1),
+        "impossible": none.sum(axis=1),
+        "impossible_mismatch": (none & (a[1] != y0)).sum(axis=1),
         "infinite": infinite.sum(axis=1),
         "max_abs": np.where(some, np.abs(d).max(axis=1), np.nan),
         "sum_abs": np.abs(d).sum(axis=1),
@@ -193,7 +208,7 @@ def _block(
     out["a_best_in_b"] = np.where(known, _rank(b, best[0], listed[1]), np.nan)
     out["b_best_in_a"] = np.where(known, _rank(a, best[1], listed[0]), np.nan)
     if lse is not None:
-        known &= np.isfinite(lse[0]) & np.isfinite(lse[1])
+        known &= np.isfinite(lse[0]) & np.isfinite(lse[1]) & ~none.any(axis=1)
         la, lb = x - lse[0][:, None], y - lse[1][:, None]
         with np.errstate(over="ignore", invalid="ignore"):
             bounds = _bounds(la, lb, usable)

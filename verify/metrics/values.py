@@ -8,7 +8,8 @@ For elements a and b of one position and token:
 - the relative difference is |d| / max(|a|, |b|, floor);
 - ULP distance is counted in the stored dtype on the line of `verify.numerics.ulp`: both zeros are one place;
 - bits agree from the sign down: a histogram of the number of equal leading bits;
-- NaN and infinity have no distance: they are counted apart, as are clamped values, which stand for anything lower.
+- NaN and infinity have no distance: they are counted apart, as are clamped values, which stand for anything lower, and
+  log-probabilities above 0, which are none.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ VALUE_FIELDS: tuple[str, ...] = (
     "inf_mismatch",
     "clamped",
     "clamp_mismatch",
+    "impossible",
+    "impossible_mismatch",
 )
 _MAXIMA = ("max_abs", "max_relative", "max_ulp")
 
@@ -255,16 +258,33 @@ def clamps_apart(x: Array, y: Array, floors: tuple[float | None, float | None]) 
     return found
 
 
+def impossible(x: Array, y: Array, ceilings: tuple[float | None, float | None]) -> NDArray[np.bool_]:
+    """Where a finite value of either run is above what its kind can be."""
+    found = np.zeros(x.shape, bool)
+    with np.errstate(invalid="ignore"):
+        for value, ceiling in ((x, ceilings[0]), (y, ceilings[1])):
+            if ceiling is not None:
+                found |= (value > ceiling) & np.isfinite(value)
+    return found
+
+
 def special_part(
-    a: Side, b: Side, row: int, floors: tuple[float | None, float | None], out: dict[str, Floats], width: int
+    a: Side,
+    b: Side,
+    row: int,
+    floors: tuple[float | None, float | None],
+    ceilings: tuple[float | None, float | None],
+    out: dict[str, Floats],
+    width: int,
 ) -> tuple[Part, NDArray[np.bool_]]:
-    """A row with NaN, infinities or clamped values: count those, and keep the elements that have a difference.
+    """A row with NaN, infinities, clamped or impossible values: count those, and keep the elements with a difference.
 
     Args:
         a: one block.
         b: the other.
         row: within the block.
         floors: clamp floors of the two runs.
+        ceilings: what no value of each can exceed (0 for log-probabilities), or None.
         out: one row of `VALUE_FIELDS`, each ``[1]``, added to.
         width: `ValueState.width`.
 
@@ -287,7 +307,10 @@ def special_part(
     out["inf_mismatch"] += np.count_nonzero((inf_x | inf_y) & ~nan & ~both & ~low)
     out["clamped"] += np.count_nonzero(low)
     out["clamp_mismatch"] += np.count_nonzero(clamps_apart(x, y, floors))
-    keep = ~(nan | inf_x | inf_y | low)
+    high = impossible(x, y, ceilings) & ~(nan | inf_x | inf_y | low)
+    out["impossible"] += np.count_nonzero(high)
+    out["impossible_mismatch"] += np.count_nonzero(high & (x != y))
+    keep = ~(nan | inf_x | inf_y | low | high)
 
     def take(array: Array | None) -> Any:
         return None if array is None else np.ascontiguousarray(array[row][keep])[None]

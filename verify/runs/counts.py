@@ -118,6 +118,14 @@ def stored(floor: float, dtype: np.dtype[Any]) -> float:
         return max(floor, float(np.asarray(floor).astype(dtype)))
 
 
+def are_logs(values: NDArray[Any], kind: str) -> bool:
+    """Whether values are log-probabilities: processed ones may be logits, and are where most of them are above 0."""
+    if kind != "processed":
+        return kind in LOGPROBS
+    with np.errstate(invalid="ignore"):
+        return 2 * int((values > 0).sum()) <= int(np.isfinite(values).sum())
+
+
 def tally(values: NDArray[Any], recording: Recording) -> dict[str, int]:
     """Counts of special values in an array of any float dtype. Zero counts are left out."""
     wide = values if values.dtype.kind == "f" else values.astype(np.float32)
@@ -130,7 +138,7 @@ def tally(values: NDArray[Any], recording: Recording) -> dict[str, int]:
     with np.errstate(invalid="ignore"):
         if recording.clamp_floor is not None:
             out["clamped_values"] = int((finite & (wide <= recording.clamp_floor)).sum())
-        if recording.value_kind in LOGPROBS:
+        if are_logs(wide, recording.value_kind):
             out["positive_logprobs"] = int((wide > 0).sum())
             out["exact_zero_logprobs"] = int((wide == 0).sum())
     return {name: n for name, n in out.items() if n}

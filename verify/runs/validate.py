@@ -190,8 +190,11 @@ class _Values:
         if full is None:
             return {}
         counts: dict[str, int] = {}
+        logs = self.logprobs
+        if self.capture.value_kind == "processed" and full.rows:  # of logits, or of log-probabilities
+            logs = logsumexp(full.read(0, 1).astype(np.float64)) <= SLACK
         for start, stop in blocks(full.rows if scan else 0, full.vocab * full.dtype.itemsize):
-            counts = add(counts, special(full.read(start, stop), self.logprobs, self.capture.clamp_floor))
+            counts = add(counts, special(full.read(start, stop), logs, self.capture.clamp_floor))
         self.decimals(full)
         if self.capture.value_kind in ("raw_logits", "raw_logprobs"):
             self.sums(full)

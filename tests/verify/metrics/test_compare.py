@@ -202,12 +202,75 @@ def test_scores_are_no_distributions():
 
 def test_quantised_bases_are_never_exact():
     """A .kld base has 16 bits a row: KL below about 2.4e-4 nats is not known (known fault: -0.000241 was printed)."""
-    a, b = conversations(2, 0, dtype=np.float32), conversations(2, 0.01, dtype=np.float32)
+    a, b = (
+        [
+            replace(s, full=full(log_softmax(s.full.read(0, s.rows), axis=1)))
+            for s in conversations(2, noise, dtype=np.float32)
+        ]
+        for noise in (0, 0.01)
+    )
     a = [replace(s, counts={"quantised_values": s.rows * VOCAB}) for s in a]
     pair = compare_runs([run("a", *a, kind="raw_logprobs"), run("b", *b, kind="raw_logprobs")]).pairs[0]
     assert pair.distribution.quantisation == pytest.approx(2.44e-4, rel=1e-3)
     assert pair.distribution.kl.minimum >= 0
     assert "quantised" in [f.code for f in pair.findings]
+
+
+def impossible(x):
+    """Two log-probabilities a row and a first one above 0 (known fault: a first "logprob" of +0.6997)."""
+    return sequence(
+        tokens=[1, 2, 3],
+        chosen=[x, -1.0, -2.0],
+        top=top([[1, 9], [2, 9], [3, 9]], [[x, -3.0], [-1.0, -1.5], [-2.0, -0.5]]),
+    )
+
+
+def test_log_probabilities_above_zero_have_no_distance():
+    runs = [run(n, impossible(x), kind="raw_logprobs") for n, x in (("a", 0.6997), ("b", -0.25), ("c", 0.6997))]
+    found = compare_runs(runs, draws=2)
+    pair = found.pair("a", "b")
+    assert (pair.identical, pair.first_difference.position, pair.first_difference.a) == (False, 0, 0.6997)
+    assert (pair.chosen.n, pair.chosen.max_abs, pair.chosen.impossible) == (2, 0, 1)
+    assert (pair.lists.shared, pair.lists.max_abs, pair.lists.impossible) == (5, 0, 1)
+    assert (pair.likelihood.n, pair.likelihood.left_out) == (2, 1)
+    assert pair.intervals["abs_logprob"].value == pair.intervals["max_abs"].value == 0
+    assert pair.lists.tv_low.n == 2  # the first row is no distribution
+    same = found.pair("a", "c")
+    assert (same.identical, same.chosen.impossible, same.chosen.impossible_mismatch) == (True, 1, 0)
+    assert [h.counts.get("positive_logprobs") for h in found.health] == [2, None, 2]
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.float32, np.float64])
+def test_full_log_probabilities_above_zero_have_no_distance(dtype):
+    x = log_softmax(logits(4, 700), axis=1).astype(dtype)
+    y = x.copy()
+    y[1, 5], y[2, 6], y[2, 7] = 0.6997, 2.0, np.inf
+    found = compare_runs([run(n, sequence(values=v), kind="raw_logprobs") for n, v in (("a", x), ("b", y))])
+    (pair,) = found.pairs
+    v = pair.values
+    assert (v.n, v.max_abs, v.impossible, v.impossible_mismatch, v.inf_mismatch) == (2797, 0, 2, 2, 1)
+    assert (pair.identical, pair.first_difference.position, pair.first_difference.element) == (False, 1, 5)
+    assert (pair.distribution.rows, pair.distribution.without) == (2, 2)
+    assert found.health[1].counts["positive_logprobs"] == 2
+
+
+def test_processed_logits_are_no_log_probabilities():
+    """Hugging Face's scores are logits after the processors: above 0, and no error."""
+    scores = logits(4, 60)
+    scores[:, 50:] = -np.inf
+    (health,) = compare_runs([run("a", sequence(values=scores), kind="processed")]).health
+    assert health.counts == {"negative_infinity": 40}
+
+
+def test_clamped_values_are_in_no_row_metric():
+    """-9999 against -20.3 is censored: neither the mean of a bin of depths nor its largest difference has it."""
+    runs = [
+        run(n, sequence(tokens=[1, 2], chosen=[-1.0, x]), kind="raw_logprobs", clamp_floor=-9999.0)
+        for n, x in (("a", -9999.0), ("b", -20.3))
+    ]
+    (pair,) = compare_runs(runs, draws=2).pairs
+    assert [b.metrics["max_abs"].n for b in pair.depth] == [1, 0]
+    assert pair.intervals["max_abs"].value == 0
 
 
 def test_clamped_logits():
