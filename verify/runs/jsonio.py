@@ -50,6 +50,10 @@ class Record:
         return f"{self.file}: line {self.line}" if self.line else self.file
 
 
+class _Twice(ValueError):
+    pass
+
+
 def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of a JSON text, for ``object_pairs_hook``; one that has a name twice says two things.
 
@@ -60,7 +64,7 @@ def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the name '{twice[:80]}' twice")
+        raise _Twice(f"an object has the name '{twice[:80]}' twice")
     return found
 
 
@@ -68,7 +72,7 @@ def parse(data: bytes, place: str) -> Any:
     """The JSON value in ``data``.
 
     Raises:
-        InputError: it is none, or would take more memory than `MAX_PARSED`.
+        InputError: it is none, an object in it has a name twice, or it would take more memory than `MAX_PARSED`.
     """
     import orjson
 
@@ -83,14 +87,38 @@ def parse(data: bytes, place: str) -> Any:
             )
 
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as first:
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            raise InputError(
-                f"is no JSON: {str(first)[:200]}", place=place, remedy="give the file as it came"
-            ) from None
+        return _parse_slowly(data, place, str(first))
+    try:
+        again = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # nested too deeply to be written
+        return _parse_slowly(data, place, "")
+    if _quotes(again) != _quotes(data):  # a name that is there twice is read once
+        return _parse_slowly(data, place, "")
+    return value
+
+
+def _parse_slowly(data: bytes, place: str, cause: str) -> Any:
+    """As `parse`, by Python's own parser, which sees names that an object has twice."""
+    try:
+        return json.loads(data, object_pairs_hook=no_twice)
+    except _Twice as error:
+        raise InputError(
+            str(error), place=place, remedy="which of the two is meant is not known: give one"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"is no JSON: {(cause or str(error))[:200]}", place=place, remedy="give the file as it came"
+        ) from None
+
+
+def _quotes(data: bytes) -> int:
+    """How many quotation marks begin or end a text in JSON."""
+    if b"\\" not in data:
+        return data.count(b'"')
+    rest = data.replace(b"\\\\", b"")  # of backslashes in a row only the last may stand before a quotation mark
+    return rest.count(b'"') - rest.count(b'\\"')
 
 
 def records(file: Path) -> Iterator[Record]:
