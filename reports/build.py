@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform as machine
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +13,11 @@ from reports import contract as c
 from reports.accesses import traffic_view
 from reports.dataflow import flow_of
 from reports.depth import depth
-from reports.folder import replace_file, run_id
+from reports.folder import run_id, unwritable, write_files
 from reports.splits import splits
 from reports.study import About, study
 from reports.target import Target
+from reports.versions import versions as installed
 from reports.wording import report_verdict
 from specs import Platform, Spec, load_model, load_platform, load_requested, load_spec, load_workload
 from specs.diff import diff
@@ -266,13 +265,7 @@ def _diff(a: Spec, b: Spec) -> c.SpecDiff:
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on."""
-    found = {"python": machine.python_version(), "machine": f"{machine.system()} {machine.machine()}"}
-    for package in ("ulpscope", "numpy", "jax", "jaxlib", "ml_dtypes", "python-flint", "plotly"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "from source"
-    return found
+    return installed(("ulpscope", "numpy", "jax", "jaxlib", "ml_dtypes", "python-flint", "plotly"))
 
 
 def write(report: c.Report, folder: Path) -> list[Path]:
@@ -293,9 +286,6 @@ def write(report: c.Report, folder: Path) -> list[Path]:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [replace_file(folder / name, text) for name, text in texts.items()]
     except OSError as error:
-        cause = error.strerror or str(error)
-        raise InputError(
-            f"cannot be written: {cause}", place=str(folder), remedy="choose another folder with -o"
-        ) from None
+        raise unwritable(folder, error) from None
+    return write_files(folder, texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +33,7 @@ def reserved(folder: Path) -> Generator[None]:
             pass
     except OSError as error:
         _remove(made)
-        raise InputError(
-            f"cannot be written: {error.strerror or error}",
-            place=str(folder),
-            remedy="choose another folder with -o",
-        ) from None
+        raise unwritable(folder, error) from None
     try:
         yield
     except BaseException:
@@ -61,6 +57,24 @@ def replace_file(path: Path, text: str) -> Path:
         Path(name).unlink(missing_ok=True)
         raise
     return path
+
+
+def write_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write ``texts`` by name into ``folder``, which is there, each whole or not at all.
+
+    Raises:
+        InputError: it cannot be written to.
+    """
+    try:
+        return [replace_file(folder / name, text) for name, text in texts.items()]
+    except OSError as error:
+        raise unwritable(folder, error) from None
+
+
+def unwritable(folder: Path, error: OSError) -> InputError:
+    """What is said of a folder that cannot be made or written to."""
+    cause = f"cannot be written: {error.strerror or error}"
+    return InputError(cause, place=str(folder), remedy="choose another folder with -o")
 
 
 def _remove(folders: list[Path]) -> None:

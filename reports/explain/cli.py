@@ -241,15 +241,8 @@ def _write(made: Explanation, folder: Path) -> list[Path]:
     """
     from reports.contract_base import to_json
     from reports.explain.page import render, render_markdown
-    from reports.folder import replace_file, reserved
-    from specs.errors import InputError
+    from reports.folder import reserved, write_files
 
     texts = {"explain.html": render(made), "explain.md": render_markdown(made), "explain.json": to_json(made)}
     with reserved(folder):
-        try:
-            return [replace_file(folder / name, text) for name, text in texts.items()]
-        except OSError as error:
-            cause = error.strerror or str(error)
-            raise InputError(
-                f"cannot be written: {cause}", place=str(folder), remedy="choose another folder with -o"
-            ) from None
+        return write_files(folder, texts)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform as machine
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import PurePath
 from time import perf_counter
@@ -19,6 +17,7 @@ from reports.runs.distance import MEASURES, PREFERRED, Measure, distance, larges
 from reports.runs.predicting import Given, Progress, predict_section
 from reports.runs.regions import gross, regions
 from reports.runs.wording import verdict, with_prediction
+from reports.versions import versions as installed
 from verify.metrics.bootstrap import DRAWS, FEWEST, SEED
 from verify.metrics.compare import RunsComparison, compare_runs
 from verify.metrics.jsonable import to_json
@@ -75,13 +74,7 @@ def compare(
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on."""
-    found = {"python": machine.python_version(), "machine": f"{machine.system()} {machine.machine()}"}
-    for package in ("ulpscope", "numpy", "ml_dtypes"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "from source"
-    return found
+    return installed(("ulpscope", "numpy", "ml_dtypes"))
 
 
 def build(found: RunsComparison, asked: Measure | None = None) -> c.DivergenceReport:

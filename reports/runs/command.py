@@ -85,10 +85,9 @@ def report_kernels(
         SpecError: a spec or platform that cannot be loaded.
     """
     from reports.contract_base import to_json
-    from reports.folder import replace_file, reserved, run_id
+    from reports.folder import reserved, run_id, write_files
     from reports.kernels.build import kernels_report
     from reports.kernels.page import render, render_markdown
-    from specs.errors import InputError
     from verify.console import Progress, command_line
 
     folder = out or Path("runs") / run_id()
@@ -105,14 +104,7 @@ def report_kernels(
             "report.html": render(made),
             "report.md": render_markdown(made),
         }
-        try:
-            paths = [str(replace_file(folder / file, text)) for file, text in texts.items()]
-        except OSError as error:
-            raise InputError(
-                f"cannot be written: {error.strerror or error}",
-                place=str(folder),
-                remedy="choose another folder",
-            ) from None
+        paths = [str(path) for path in write_files(folder, texts)]
     answer.data({"schema": 1, "files": paths, "report": made.model_dump(mode="json")})
     for line in (made.headline, *(f"  {point}" for point in made.points), *paths):
         answer.text(line)
@@ -131,7 +123,7 @@ def report_diff(answer: Answer, names: list[str], *, out: Path | None, fail: boo
     Raises:
         InputError: not two names; one is no report, or of a schema that is not known; a file cannot be written.
     """
-    from reports.folder import replace_file, reserved
+    from reports.folder import reserved, write_files
     from reports.runs.difference import compare_reports
     from reports.runs.difftext import lines, markdown
     from reports.runs.reading import read_report
@@ -146,15 +138,7 @@ def report_diff(answer: Answer, names: list[str], *, out: Path | None, fail: boo
     found = compare_reports(read_report(names[0]), read_report(names[1]), old=names[0], new=names[1])
     if out is not None:
         with reserved(out):
-            try:
-                replace_file(out / "diff.md", markdown(found))
-                replace_file(out / "diff.json", found.model_dump_json())
-            except OSError as error:
-                raise InputError(
-                    f"cannot be written: {error.strerror or error}",
-                    place=str(out),
-                    remedy="choose another folder",
-                ) from None
+            write_files(out, {"diff.md": markdown(found), "diff.json": found.model_dump_json()})
     answer.data(found.model_dump(mode="json"))
     for line in lines(found):
         answer.text(line)
