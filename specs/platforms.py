@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -76,6 +77,11 @@ class Platform(NamedFile):
         if not isinstance(data, dict) or data.get("kind") != "cpu":
             return data
         return {"sm_count": 1, "compute_capability": 0, "special_functions": "none", **data}
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of everything that is declared, in hexadecimal."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def context(self) -> dict[str, int | str]:

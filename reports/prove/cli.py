@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specs.cli import FormatOption, OutputFormat
 from verify.cli import (
     Batch,
     HeadDim,
@@ -18,11 +21,11 @@ from verify.cli import (
     options_of,
     shape_of,
 )
-from verify.console import Answer, answering
+from verify.console import answering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from reports.prove.contract import Question
+    from reports.prove.telling import Telling
     from search.prove.answer import Proof
     from search.sides import Side
 
@@ -31,6 +34,26 @@ app = typer.Typer(
 )
 #: The heads of a question that names none.
 MODEL = "qwen"
+
+
+class ProofFormat(StrEnum):
+    """How a question is answered."""
+
+    text = "text"
+    json = "json"
+    html = "html"
+
+
+FormatOption = Annotated[
+    ProofFormat,
+    typer.Option("--format", help="Text for people, JSON alone on stdout, or a page in a folder."),
+]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="Folder for proofs.html, proofs.md and proofs.json (with --format html: runs/ID)."
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other value that formulas see, such as fork=vllm."),
@@ -38,6 +61,21 @@ SetOption = Annotated[
 SecondsOption = Annotated[
     float, typer.Option("--seconds", min=0.1, help="The limit of one question; it is killed then.")
 ]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of what --format json prints and stop.")
+    ] = False,
+) -> None:
+    """Prove what can be proved: partitions, equal programs, algebra, bounds."""
+    if schema:
+        with answering(True) as answer:
+            from reports.prove.contract import json_schema
+
+            answer.data(json_schema())
+        raise typer.Exit
 
 
 @app.command()
@@ -65,12 +103,14 @@ def partition(
     head_dim: HeadDim = None,
     batch: Batch = None,
     seconds: SecondsOption = 60.0,
-    output: FormatOption = OutputFormat.text,
+    out: FolderOption = None,
+    output: FormatOption = ProofFormat.text,
 ) -> None:
     """Each token has one owner; where two partitions differ first; which shapes give some count of groups."""
-    with answering(output is OutputFormat.json) as answer:
+    with _asking("partition", out, output) as telling:
         from dataclasses import replace
 
+        from search.prove.about import about_sides, asked
         from specs.errors import InputError
 
         heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "batch": batch}
@@ -82,7 +122,7 @@ def partition(
             fixed = {**shape_of(model, settings, **heads, kv_len=kv_len), **options}
             if splits is not None:
                 raise InputError("--splits without --find", place="arguments", remedy="add --find sm_count")
-            _say(answer, ask(partition_job(cells[0], fixed, seconds)))
+            telling.say(ask(partition_job(cells[0], fixed, seconds)))
             return
         sides = [replace(side, options=options) for side in _sides(cells)]
         named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
@@ -99,13 +139,15 @@ def partition(
                     "one side alone", place="arguments", remedy="add --find, or a second SPEC@PLATFORM"
                 )
             a, b = sides
-            _say(answer, [first_difference(a, b, context, min(up_to, kv_len or up_to), seconds)])
+            one = first_difference(a, b, context, min(up_to, kv_len or up_to), seconds)
+            telling.say(asked("difference", about_sides(sides), [one]))
             return
         from search.prove.questions import find_values
 
         if kv_len is not None:
             context["kv_len"] = kv_len
-        _say(answer, [find_values(sides[0], context, find, splits)])
+        one = find_values(sides[0], context, find, splits)
+        telling.say(asked("values", about_sides(sides), [one]))
 
 
 @app.command()
@@ -121,16 +163,17 @@ def algebra(
     kv_heads: KvHeads = None,
     head_dim: HeadDim = None,
     seconds: SecondsOption = 60.0,
-    output: FormatOption = OutputFormat.text,
+    out: FolderOption = None,
+    output: FormatOption = ProofFormat.text,
 ) -> None:
     """With all roundings removed a spec is softmax attention: proved by its structure, or the step that breaks."""
-    with answering(output is OutputFormat.json) as answer:
+    with _asking("algebra", out, output) as telling:
         from search.prove.processes import ask
         from search.prove.work import algebra_job
 
         heads = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_len": kv_len}
         context, options = shape_of(model, settings, **heads), options_of(option)
-        _say(answer, [p for name in specs for p in ask(algebra_job(name, context, options, seconds))])
+        telling.say([p for name in specs for p in ask(algebra_job(name, context, options, seconds))])
 
 
 @app.command()
@@ -141,11 +184,12 @@ def library(
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Processes at a time.")] = 2,
     seconds: SecondsOption = 25.0,
-    output: FormatOption = OutputFormat.text,
+    out: FolderOption = None,
+    output: FormatOption = ProofFormat.text,
 ) -> None:
     """Everything above over the whole library, as a table with what the proofs assume."""
-    with answering(output is OutputFormat.json) as answer:
-        from search.prove.library import library_names, prove_library, to_json
+    with _asking("library", out, output) as telling:
+        from search.prove.library import library_names, prove_library
         from verify.console import Progress
 
         progress = Progress()
@@ -153,10 +197,7 @@ def library(
             found = prove_library(specs or library_names(), workers, seconds, progress)
         finally:
             progress.clear()
-        answer.data(to_json(found))
-        for line in found.lines():
-            answer.text(line)
-        answer.close(found.verdict())
+        telling.say_library(found)
 
 
 @app.command()
@@ -193,10 +234,11 @@ def bound(
     head_dim: HeadDim = None,
     batch: Batch = None,
     seconds: SecondsOption = 60.0,
-    output: FormatOption = OutputFormat.text,
+    out: FolderOption = None,
+    output: FormatOption = ProofFormat.text,
 ) -> None:
     """The largest distance of two sides, or of one from the exact answer; or the error on one input."""
-    with answering(output is OutputFormat.json) as answer:
+    with _asking("bound", out, output) as telling:
         from fractions import Fraction
 
         from search.cli import sides_with
@@ -207,9 +249,12 @@ def bound(
         named = model or (MODEL if q_heads is kv_heads is head_dim is None else None)
         context = {**shape_of(named, None, **heads), **context}
         if file is not None:
+            from search.prove.about import about_sides, asked
             from search.prove.bounds import certify_input
 
-            _say(answer, certify_input(sides, file, context))
+            proofs = certify_input(sides, file, context)
+            each = [asked("input", about_sides([s]), [p]) for s, p in zip(sides, proofs, strict=True)]
+            telling.say(p for one in each for p in one)
             return
         if len(sides) > 2 or kv_len is None:
             what = "no --kv-len" if kv_len is None else f"{len(sides)} sides"
@@ -222,7 +267,7 @@ def bound(
         from search.prove.work import bound_job
 
         part = Fraction(cancellation).limit_denominator(10**9)
-        _say(answer, ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds)))
+        telling.say(ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds)))
 
 
 @app.command()
@@ -266,10 +311,11 @@ def equal(
     head_dim: HeadDim = None,
     batch: Batch = None,
     seconds: SecondsOption = 60.0,
-    output: FormatOption = OutputFormat.text,
+    out: FolderOption = None,
+    output: FormatOption = ProofFormat.text,
 ) -> None:
     """Whether two sides give the same bits: proved by structure, or refuted by an input."""
-    with answering(output is OutputFormat.json) as answer:
+    with _asking("equal", out, output) as telling:
         from dataclasses import replace
         from itertools import combinations
 
@@ -281,7 +327,7 @@ def equal(
         if dot is not None:
             from search.prove.dots import prove_dots
 
-            _say(answer, prove_dots([load_platform(n) for n in names], dot))
+            telling.say(prove_dots([load_platform(n) for n in names], dot))
             return
         given = [f"{c}@{n}" for c in cells or [] for n in names] if names else list(cells or [])
         if len(given) < 2:
@@ -305,29 +351,30 @@ def equal(
 
                 proofs += ask(small_job(a, b, tokens, context, solver, seconds))
                 continue
+            from search.prove.about import about_sides, asked
             from search.prove.equal import prove_equal
 
-            proofs.append(
-                prove_equal(
-                    a, b, context, known=known, kv_len=kv_len, fmt=inputs, witness=witness, seconds=seconds
-                )
+            one = prove_equal(
+                a, b, context, known=known, kv_len=kv_len, fmt=inputs, witness=witness, seconds=seconds
             )
-        _say(answer, proofs)
+            proofs += asked("equal", about_sides([a, b]), [one])
+        telling.say(proofs)
+
+
+@contextmanager
+def _asking(question: Question, out: Path | None, output: ProofFormat) -> Generator[Telling]:
+    """Run a question: mistakes as `verify.console.answering`; a folder that is to be written to is tried first."""
+    with answering(output is ProofFormat.json) as answer:
+        from reports.folder import reserved, run_id
+        from reports.prove.telling import Telling
+
+        folder = out or (Path("runs") / run_id() if output is ProofFormat.html else None)
+        telling = Telling(answer, question, folder, brief=output is ProofFormat.html)
+        with reserved(folder) if folder is not None else nullcontext():
+            yield telling
 
 
 def _sides(cells: list[str]) -> list[Side]:
     from search.sides import load_side
 
     return [load_side(cell) for cell in cells]
-
-
-def _say(answer: Answer, proofs: Iterable[Proof], **more: Any) -> None:
-    """Print proofs; a refuted claim is an answer, not a failure."""
-    from search.prove.answer import to_json, weakest, words
-
-    found = list(proofs)
-    answer.data(to_json(found, **more))
-    for proof in found:
-        for line in proof.lines():
-            answer.text(line)
-    answer.close(words(weakest(p.status for p in found)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 #: ``proved``: for every case in the claim. ``exhaustive``: every case of a finite grid was computed. ``tested``: some
@@ -19,6 +20,36 @@ _ORDER: tuple[Status, ...] = (
     "exhaustive",
     "proved",
 )
+#: As they are counted.
+_TOLD: tuple[Status, ...] = (
+    "proved",
+    "exhaustive",
+    "tested",
+    "refuted",
+    "not decided",
+    "unknown",
+    "refused",
+)
+
+#: What is asked: each kind has a method of its own.
+Kind = Literal["partition", "difference", "values", "equal", "dot", "small", "algebra", "bound", "input"]
+
+
+@dataclass(frozen=True)
+class About:
+    """A spec that a claim speaks of.
+
+    Attributes:
+        spec: its name; empty where the claim is about tensor cores alone.
+        sha256: its content hash, changed lines included; empty where there is no spec.
+        changes: options, values of this side alone, and changed lines, by name.
+        platforms: the platforms that the claim covers, by name: the content hash of each.
+    """
+
+    spec: str
+    sha256: str
+    changes: Mapping[str, str]
+    platforms: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -34,6 +65,8 @@ class Proof:
         rechecked: by which independent means, and how often; empty where there is none.
         details: figures for programs, such as a counterexample; JSON values.
         seconds: wall time that it took.
+        kind: what was asked; None until whoever asked says it.
+        about: the specs that it speaks of; of a pair in the order of the subject.
     """
 
     subject: str
@@ -44,11 +77,8 @@ class Proof:
     rechecked: str = ""
     details: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        found = asdict(self)
-        return found | {"assumptions": list(self.assumptions), "seconds": round(self.seconds, 3)}
+    kind: Kind | None = None
+    about: tuple[About, ...] = ()
 
     def lines(self) -> list[str]:
         """The proof for people: the verdict first."""
@@ -73,6 +103,7 @@ def weakest(statuses: Iterable[Status]) -> Status:
     return "refused"
 
 
-def to_json(proofs: Iterable[Proof], **more: Any) -> dict[str, Any]:
-    """What ``--format json`` prints: ``schema``, what is given, and the proofs."""
-    return {"schema": 1, **more, "proofs": [p.to_json() for p in proofs]}
+def tally(statuses: Iterable[Status]) -> str:
+    """How many claims came to what: ``5 proved, 1 refuted``."""
+    counts = Counter(statuses)
+    return ", ".join(f"{counts[s]} {words(s)}" for s in _TOLD if counts[s]) or "nothing was asked"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from search.prove.about import about_platforms, asked
 from search.prove.answer import Proof
 from specs.dot_products import DotProduct
 from specs.errors import InputError
@@ -30,7 +31,11 @@ def prove_dots(platforms: list[Platform], fmt: str) -> list[Proof]:
     """
     if len(platforms) < 2:
         raise InputError("fewer than two platforms", place="--platforms", remedy="name two: h200,b200")
-    return [p for a, b in combinations(platforms, 2) for p in _pairs(a, b, fmt)]
+    return [
+        p
+        for a, b in combinations(platforms, 2)
+        for p in asked("dot", about_platforms([a, b]), _pairs(a, b, fmt))
+    ]
 
 
 def _pairs(a: Platform, b: Platform, fmt: str) -> list[Proof]:

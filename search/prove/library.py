@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from search.prove.answer import Proof, Status, words
+from search.prove.about import about_sides, asked
+from search.prove.answer import Proof, tally, words
 from search.prove.dots import prove_dots
 from search.prove.equal import prove_equal
 from search.prove.processes import Reply, ask_all
-from search.prove.work import Job, algebra_job, bound_job, library_platforms, partition_job
+from search.prove.work import Job, algebra_job, bound_job, partition_job
 from search.sides import Side
 from specs.context import make_context
 from specs.errors import UlpscopeError
@@ -64,17 +63,7 @@ class Library:
 
     def verdict(self) -> str:
         """How many claims came to what."""
-        counts = Counter(p.status for p in self.proofs)
-        order: tuple[Status, ...] = (
-            "proved",
-            "exhaustive",
-            "tested",
-            "refuted",
-            "not decided",
-            "unknown",
-            "refused",
-        )
-        return ", ".join(f"{counts[s]} {words(s)}" for s in order if counts[s])
+        return tally(p.status for p in self.proofs)
 
     def lines(self) -> list[str]:
         """The table, what is not proved and why, and what the proofs take for granted."""
@@ -168,17 +157,20 @@ _COST = {"partition": 2, "algebra": 1}
 
 def _of(reply: Reply) -> Proof:
     """The proof of a reply; an error of the question becomes one that says so."""
+    job = reply.job
     if reply.error is not None:
-        return Proof(reply.job.subject, reply.job.claim, "not decided", reply.error.cause)
+        proof = Proof(job.subject, job.claim, "not decided", reply.error.cause)
+        return asked(job.kind, job.about, [proof])[0]
     return reply.proofs[0]
 
 
 def _equal(spec: Spec, a: Platform, b: Platform) -> Proof:
     sides = Side(spec, a), Side(spec, b)
     try:
-        return prove_equal(*sides, HEADS, witness=False, seconds=3.0)
+        found = prove_equal(*sides, HEADS, witness=False, seconds=3.0)
     except UlpscopeError as error:
-        return Proof(f"{sides[0].label} and {sides[1].label}", "equal bits", "refused", error.cause)
+        found = Proof(f"{sides[0].label} and {sides[1].label}", "equal bits", "refused", error.cause)
+    return asked("equal", about_sides(sides), [found])[0]
 
 
 def first_side(spec: Spec) -> Side | None:
@@ -205,17 +197,3 @@ def library_names() -> list[str]:
     from specs.discover import every
 
     return [found.name for found in every("spec") if found.kind == "library"]
-
-
-def to_json(found: Library) -> dict[str, Any]:
-    """What ``--format json`` prints."""
-    return {
-        "schema": 1,
-        "verdict": found.verdict(),
-        "platforms": sorted(library_platforms()),
-        "specs": [
-            {"spec": row.subject, "proofs": {c: p.to_json() for c, p in row.cells.items()}}
-            for row in found.rows
-        ],
-        "others": [p.to_json() for p in found.others],
-    }

@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from search.prove.about import asked
 from search.prove.answer import Proof
 from search.prove.work import Job, answer
 from specs.errors import UlpscopeError
@@ -82,7 +83,8 @@ class Worker:
     @staticmethod
     def _none(job: Job, why: str, began: float) -> Reply:
         seconds = time.perf_counter() - began
-        return Reply(job, (Proof(job.subject, job.claim, "unknown", why, seconds=seconds),))
+        proof = Proof(job.subject, job.claim, "unknown", why, seconds=seconds)
+        return Reply(job, tuple(asked(job.kind, job.about, [proof])))
 
 
 def ask_all(

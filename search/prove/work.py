@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from search.prove.answer import Proof
+from search.prove.about import about_sides, about_spec, asked
+from search.prove.answer import About, Kind, Proof
 from specs.loader import Spec, load_spec, parse_spec
 from specs.platforms import Platform, load_platform
 from specs.writer import to_toml
@@ -22,13 +23,15 @@ class Job:
 
     Attributes:
         kind: ``partition``, ``algebra``, ``bound`` or ``small``.
+        about: the specs that it is about.
         subject, claim: what is said of it if no answer comes.
         seconds: it is killed then.
         spec: a spec as text and what its text is called; of a pair the first.
         values: whatever else the question takes.
     """
 
-    kind: str
+    kind: Kind
+    about: tuple[About, ...]
     subject: str
     claim: str
     seconds: float
@@ -79,7 +82,9 @@ def partition_job(name: str, fixed: Mapping[str, Any], seconds: float) -> Job:
     check_names(fixed, [spec])
     platforms = {platform: load_platform(platform)} if at else library_platforms()
     values = {"platforms": platforms, "fixed": dict(fixed)}
-    return Job("partition", spec.name, CLAIM, seconds, packed(spec), values)
+    options = {name: value for name, value in fixed.items() if name in spec.file.options}
+    about = (about_spec(spec, platforms.values(), options),)
+    return Job("partition", about, spec.name, CLAIM, seconds, packed(spec), values)
 
 
 def answer(job: Job) -> list[Proof]:
@@ -88,32 +93,33 @@ def answer(job: Job) -> list[Proof]:
     Raises:
         UlpscopeError: as the question's own function.
     """
+    return asked(job.kind, job.about, [_answer(job)])
+
+
+def _answer(job: Job) -> Proof:
     spec = parse_spec(*job.spec)
     if job.kind == "partition":
         from search.prove.partition import prove_partition
 
-        return [prove_partition(spec, job.values["platforms"], job.values["fixed"])]
+        return prove_partition(spec, job.values["platforms"], job.values["fixed"])
     if job.kind == "algebra":
         from search.prove.algebra import prove_algebra
         from search.sides import Side as Made
 
         sides = [Made(spec, p, job.values["options"]) for p in job.values["platforms"]]
-        return [prove_algebra(sides, job.values["contexts"])]
+        return prove_algebra(sides, job.values["contexts"])
     if job.kind == "bound":
         from search.prove.bounds import prove_bound
 
         other = job.values["other"]
         b = None if other is None else _side(parse_spec(*other), job.values["b"])
         rest = job.values["context"], job.values["cancellation"], job.values["roundings"]
-        return [prove_bound(_side(spec, job.values["a"]), b, *rest)]
+        return prove_bound(_side(spec, job.values["a"]), b, *rest)
     if job.kind == "small":
         from search.prove.small import prove_small
 
-        return [
-            prove_small(
-                _side(spec, job.values["a"]), _side(parse_spec(*job.values["other"]), job.values["b"]), job
-            )
-        ]
+        other = _side(parse_spec(*job.values["other"]), job.values["b"])
+        return prove_small(_side(spec, job.values["a"]), other, job)
     raise AssertionError(job.kind)
 
 
@@ -144,7 +150,8 @@ def algebra_job(name: str, context: Mapping[str, Any], options: Mapping[str, Any
     platforms = [load_platform(p) for p in ([platform] if at else ALGEBRA_ON)]
     contexts = list({repr(c): c for c in ({**shape, **context} for shape in SHAPES)}.values())
     values = {"platforms": platforms, "contexts": contexts, "options": dict(options)}
-    return Job("algebra", spec.name, CLAIM, seconds, packed(spec), values)
+    about = (about_spec(spec, platforms, options),)
+    return Job("algebra", about, spec.name, CLAIM, seconds, packed(spec), values)
 
 
 def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver: str, seconds: float) -> Job:
@@ -158,7 +165,8 @@ def small_job(a: Side, b: Side, tokens: int, context: Mapping[str, Any], solver:
         "solver": solver,
     }
     claim = f"equal outputs on {tokens} tokens"
-    return Job("small", f"{a.label} and {b.label}", claim, seconds, packed(a.spec), values)
+    subject = f"{a.label} and {b.label}"
+    return Job("small", about_sides([a, b]), subject, claim, seconds, packed(a.spec), values)
 
 
 def bound_job(
@@ -179,7 +187,8 @@ def bound_job(
         "roundings": roundings,
     }
     subject = f"{a.label} and {'the exact answer' if b is None else b.label}"
-    return Job("bound", subject, f"a bound at c = {float(cancellation):g}", seconds, packed(a.spec), values)
+    claim = f"a bound at c = {float(cancellation):g}"
+    return Job("bound", about_sides(sides[:2]), subject, claim, seconds, packed(a.spec), values)
 
 
 #: What a side is besides its spec: platform, options, context, changed lines.
