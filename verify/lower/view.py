@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from verify.lower.converge import CLAIM, Convergence
+from verify.lower.fragment import lines_of
 from verify.lower.read import ReadDot, Reading, ReadReduction
 from verify.lower.stages import TITLES, Lowering
 
@@ -34,6 +35,7 @@ def lowering_json(
         "ptxas": lowering.tools,
         "archs": list(lowering.archs),
         "claim": CLAIM,
+        "lines": {a: lines_of([r for r in readings if r.arch == a]) for a in lowering.archs},
         "kernels": [
             {
                 **c.model_dump(mode="json"),
@@ -54,12 +56,12 @@ def lowering_text(
     for one in compared:
         yield ""
         yield f"{one.kernel}"
-        width = max(len(TITLES[s.stage]) for s in one.stages)
-        for stage in one.stages:
-            yield f"  {TITLES[stage.stage]:<{width}}  {stage.verdict()}"
-            if stage.detail:
-                yield f"  {'':<{width}}  {stage.detail}"
         if len(lowering.archs) > 1:
+            width = max(len(TITLES[s.stage]) for s in one.stages)
+            for stage in one.stages:
+                yield f"  {TITLES[stage.stage]:<{width}}  {stage.verdict()}"
+                if stage.detail:
+                    yield f"  {'':<{width}}  {stage.detail}"
             yield f"  last common stage: {_title(one.last_common)}; first that does not converge again: {_title(one.parted)}"
             yield f'  claim "{CLAIM}": {one.claim}'
         for archs, reading in _alike([r for r in readings if r.kernel == one.kernel]):
