@@ -32,7 +32,7 @@ CONTENT = 0.997
 SHARP = 2.0**-20
 #: Part of the budget that constructed inputs may take.
 CONSTRUCTED = 0.5
-#: Lost drops are walked by the scalar definition up to so many groups.
+#: Lost drops are walked by the scalar definition up to so many groups, and inputs of any spec up to so many tokens.
 WALKED = 512
 #: Lost drops that are worth so many times what templates are leave those nothing to win.
 AHEAD = 4.0
@@ -143,7 +143,8 @@ class Parts:
             inputs = measured if isinstance(measured, Inputs) else measured.inputs
             judge = self.target if target.space is self.target.space else self.target.of(target.space)
             # One input by the scalar definition costs less than compiling a function of every token.
-            judge = judge.by_definition() if self.target.compactable and target.space.dims == 1 else judge
+            few = self.target.compactable or target.space.kv_len <= WALKED
+            judge = judge.by_definition() if few and target.space.dims == 1 else judge
             with self.meter.within(self.budget.evaluations, None):
                 if not self.meter.left:
                     return

@@ -22,8 +22,8 @@ from search.space import Space
 from search.target import Target
 from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 
-#: Up to this length evolution over every token is worth its time after inputs were constructed; with q, k and v always,
-#: since what is constructed for them may not part the pair at all.
+#: Up to this length evolution over every token is worth its time after inputs were constructed; with q, k and v at any
+#: length, where what was constructed hardly parts the pair.
 SHORT = 1024
 #: Part of the bound at which inputs of a few tokens are enough.
 ENOUGH = 0.15
@@ -91,7 +91,7 @@ def search(
         for number, start in enumerate(_different(state.seeds)[:2]):
             share = state.left() // 2 if number == 0 else state.left() // 4
             state.step("evolve", lambda start=start, share=share: state.evolve(start, share))
-    if not state.seeds or space.kv_len <= SHORT or (space.kind == "qkv" and not _enough(state, bound)):
+    if not state.seeds or not (_enough(state, bound) if space.kind == "qkv" else space.kv_len > SHORT):
         state.step("scratch", state.scratch, kept=0)
     return _outcome(state, blank)
 

@@ -178,8 +178,12 @@ def _moved(
     return Inputs(rows.astype(np.float32), np.repeat(values[None], len(to), axis=0))
 
 
-def joint_cells(target: Target) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def joint_cells(target: Target, *, views: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which tokens lie in one piece of every level, and have one colour of every view, on all sides.
+
+    Args:
+        target: the whole target.
+        views: whether tokens of other colours lie in other cells.
 
     Returns:
         for each token the number of its cell, cells numbered by their first token; and the piece of the outermost
@@ -194,7 +198,7 @@ def joint_cells(target: Target) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             row = np.zeros(plan.kv_len, np.int64)
             row[token] = where[axis]
             rows.append(row)
-        for of_view in np.array(colours(e.program, plan.tokens.shape[-1])).T:
+        for of_view in np.array(colours(e.program, plan.tokens.shape[-1])).T if views else ():
             row = np.zeros(plan.kv_len, np.int64)
             row[token] = of_view[where[-1]]
             rows.append(row)

@@ -9,14 +9,15 @@ scores of the sides, then rounds up on one side and down on the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.seeds.construct import Seed, unit_of
 from search.seeds.pilots import BALLAST, MINUS, PILOT, PLUS, Role, Template
+from search.seeds.places import joint_cells
 from search.seeds.sparse import Sparse
 from search.space import Inputs
 from search.target import Measured, Target
@@ -26,64 +27,56 @@ from specs.errors import SpecError, UnsupportedError
 CARRIES = (10, 12)
 #: Scores that are tried about a midpoint.
 TRIED = 128
-#: The most tokens of mass of one sign.
-MOST = 24
-#: Mass lies this far from a score of 0: positive mass above, negative mass below, since bits are cut towards 0.
-AWAY = 0.3125
+#: Mass lies this far from a score of 0, a factor of two in weight apart: positive mass above, negative mass below, since
+#: bits are cut towards 0.
+AWAY = math.log(2) / 2
 
 
 def products(target: Target) -> list[Seed]:
     """Candidates, best first; none where ready scores are searched."""
     if target.space.kind != "qkv" or target.space.carry is not None:
         return []
+    cell = _cell(target)
+    if len(cell) < (3 if target.space.cancellation < 1 else 2):
+        return []
     found: list[Seed] = []
     for carry in CARRIES:
         space = replace(target.space, carry=carry)
         for start in (0, 1):
-            made = _seed(target.of(space), carry, start)
+            made = _seed(target.of(space), cell, carry, start)
             found += [] if made is None else [made]
     return sorted(found, key=lambda s: -s.score)
 
 
-def _seed(target: Target, carry: int, start: int) -> Seed | None:
+def _seed(target: Target, cell: Sequence[int], carry: int, start: int) -> Seed | None:
     c = target.space.cancellation
-    cells = _cells(target, 3 if c < 1 else 2)
-    if len(cells) < (3 if c < 1 else 2):
-        return None
     depth = int(target.space.context.get("head_dim", 1))
     step = 2.0 ** (carry - 25) * float(depth) ** -0.5
-    distance = math.log(2) - math.log1p(unit_of(target.evaluators[0].program))
-    plus, minus = _counts(c)
-    tokens: list[int] = [cells[0][0], *cells[0][1 : 1 + plus]]
-    role: list[int] = [PILOT, *[0] * len(tokens[1:])]
-    if c < 1:
-        negative = cells[1][: 1 + minus]
-        tokens += negative
-        role += [PILOT, *[1] * (len(negative) - 1)]
-    tokens.append(cells[-1][0])
-    role.append(BALLAST)
-    order = np.argsort(tokens)
-    where, kind = np.array(tokens)[order], np.array(role)[order]
+    # One pilot; positive mass half as heavy, negative mass a quarter, both on midpoints.
+    above = math.log(2) - math.log1p(unit_of(target.evaluators[0].program))
+    minus, part = _negative(c)
+    kinds = [PILOT, 0, *[1] * min(minus, len(cell) - 2), BALLAST][: len(cell)]
+    order = np.argsort(cell[: len(kinds)])
+    where, kind = np.array(cell)[order], np.array(kinds)[order]
     # Pilots on a coarse grid lose no bits on any side.
     coarse = 2.0 ** (carry - 20) * float(depth) ** -0.5
-    tops = [round((AWAY + distance) / coarse) * coarse, round((distance - AWAY) / coarse) * coarse]
+    top = round((AWAY + above) / coarse) * coarse
+    middles = [top - above, top - above - 2 * AWAY]
     scores = np.zeros(len(where))
-    first = list(np.searchsorted(where, [cells[0][0], *([cells[1][0]] if c < 1 else [])]))
-    for r, pilot in enumerate(first):
-        scores[pilot] = tops[r]
-        scores[kind == r] = tops[r] - distance
-    roles = tuple(Role(sign, ()) for sign in ((PLUS, MINUS) if c < 1 else (PLUS,)))
+    scores[kind == PILOT] = top
+    for r, middle in enumerate(middles):
+        scores[kind == r] = middle
+    roles = tuple(Role(sign, ()) for sign in ((PLUS, MINUS) if minus else (PLUS,)))
     template = Template(where, scores, kind, roles)
     cut = _cut(target, where)
     best: Measured | None = None
-    for r in range(len(first)):  # one sign after the other
+    for r in range(len(roles)):  # one sign after the other
         rows = np.repeat(scores[None], TRIED, axis=0)
-        middle = round((tops[r] - distance) / step) * step
+        middle = round(middles[r] / step) * step
         rows[:, kind == r] = (middle + (np.arange(TRIED) - TRIED // 2) * step)[:, None]
-        measured = cut.measure(_candidates(rows, template, cut, start))
-        best = measured
-        scores = measured.inputs.scores[measured.best].astype(np.float64)
-    for _ in range(2):
+        best = cut.measure(_candidates(rows, template, cut, 1.0 + start / 2, part))
+        scores = best.inputs.scores[best.best].astype(np.float64)
+    for _ in range(2 if (kind == BALLAST).any() else 0):
         assert best is not None
         best = cut.measure(_scaled(best.inputs.pick([best.best]), best, kind == BALLAST))
     assert best is not None
@@ -108,37 +101,40 @@ def _cut(target: Target, tokens: NDArray[np.int64]) -> Target:
     return cut
 
 
-def _cells(target: Target, count: int) -> list[list[int]]:
-    """The largest sets of tokens that lie in one piece on every side, each in the order of visits."""
-    geometry = target.geometry
-    _, number, size = np.unique(geometry.piece, axis=1, return_inverse=True, return_counts=True)
-    out: list[list[int]] = []
-    for cell in np.argsort(-size, kind="stable")[:count]:
-        tokens = np.flatnonzero(number == cell)
-        visits = geometry.rank[:, tokens].max(axis=0)
-        out.append(tokens[np.argsort(visits, kind="stable")].tolist())
-    return [cell for cell in out if len(cell) > 1]
+def _cell(target: Target) -> list[int]:
+    """The largest set of tokens that lie in one piece of every level on every side, in the order of visits."""
+    cell, _ = joint_cells(target, views=False)
+    tokens = np.flatnonzero(cell == np.bincount(cell).argmax())
+    visits = target.geometry.rank[:, tokens].max(axis=0)
+    return tokens[np.argsort(visits, kind="stable")].tolist()
 
 
-def _counts(c: float) -> tuple[int, int]:
-    """How many tokens of positive and of negative mass stand in the ratio that c allows, just on the safe side."""
+def _negative(c: float) -> tuple[int, float]:
+    """How many tokens of negative mass, and of which part of the other value, c allows beside one of positive mass.
+
+    Just on the safe side, since scores are tried that move the masses a little.
+    """
     if c >= 1:
-        return 8, 0
-    # Negative mass lies 2 AWAY below positive mass.
-    ratio = Fraction((1 - c) / (1 + c) * math.exp(2 * AWAY) * (1 - 1e-3))
-    best = max(
-        (Fraction(m, p) for p in range(1, MOST + 1) for m in range(1, MOST + 1) if Fraction(m, p) <= ratio),
-        default=Fraction(1, MOST),
-    )
-    return best.denominator, best.numerator
+        return 0, 0.0
+    # A token of negative mass is half as heavy.
+    ratio = (1 - c) / (1 + c) * math.exp(2 * AWAY) * (1 - 1e-3)
+    return math.ceil(ratio), ratio / math.ceil(ratio)
 
 
-def _candidates(scores: NDArray[np.float64], template: Template, target: Target, start: int) -> Inputs:
+def _candidates(
+    scores: NDArray[np.float64], template: Template, target: Target, value: float, part: float
+) -> Inputs:
     values = np.zeros(len(template.tokens))
-    values[template.role == 0] = 1.0 + start / 2
-    values[template.role == 1] = -1.0 - start / 2
+    values[template.role == 0] = value
+    values[template.role == 1] = -_cut_short(value * part)
     every = np.repeat(values[None, :, None], len(scores), axis=0)
     return Inputs(scores.astype(np.float32), target.stored(np.repeat(every, target.space.dims, axis=2)))
+
+
+def _cut_short(x: float) -> float:
+    """``x`` with 8 significant bits, or a little less: every narrow format of values has them."""
+    significand, exponent = math.frexp(x)
+    return math.ldexp(math.floor(significand * 256) / 256, exponent)
 
 
 def _scaled(one: Inputs, measured: Measured, ballast: NDArray[np.bool_]) -> Inputs:
