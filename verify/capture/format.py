@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -171,8 +172,12 @@ def read_capture(path: str | Path) -> Capture:
     folder = packaged().get(str(path), Path(path))
     folder = folder.parent if folder.name in (MANIFEST, ARRAYS) else folder
     if not folder.is_dir():
+        remedy = "give the folder that holds manifest.json"
+        close = get_close_matches(str(path)[:200], packaged(), n=1)
         raise InputError(
-            "no such capture", place=str(path)[:200], remedy="give the folder that holds manifest.json"
+            "no such capture",
+            place=str(path)[:200],
+            remedy=f"did you mean '{close[0]}', which comes with the package? Or {remedy}" if close else remedy,
         )
     manifest = _manifest(folder / MANIFEST)
     file = folder / ARRAYS

@@ -129,6 +129,9 @@ def test_another_version_and_damaged_files(here: Path) -> None:
     assert "manifest.json: " in error
     _, error = run("compare", "nowhere", code=2)
     assert "no such capture" in error
+    assert "did you mean" not in error
+    _, error = run("compare", "torch_cpu_2.13", code=2)
+    assert "did you mean 'torch_cpu_2.13.0'" in error
 
 
 def test_options_of_captures_do_not_go_with_specs() -> None:
