@@ -17,6 +17,7 @@ class Node:
 
     ``stored`` is what was put into shared memory since the last barrier but one, ``before`` between the two before it.
     ``address`` is where each thread loads from or stores to, ``[thread]``, None where that could not be followed.
+    ``line`` is that of its instruction in the listing, from 1; 0: it has none of its own, as a sign.
     """
 
     op: str
@@ -26,6 +27,7 @@ class Node:
     address: Words | None = None
     stored: tuple[Store, ...] = ()
     before: tuple[Store, ...] = ()
+    line: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,19 +41,20 @@ class Store:
 
 @dataclass
 class Flow:
-    """What one pass over the instructions found."""
+    """What one pass over the instructions found. ``line`` is where it is in the listing."""
 
     source: str
     nodes: list[Node] = field(default_factory=lambda: [])
     stores: list[Store] = field(default_factory=lambda: [])
     counts: dict[str, int] = field(default_factory=lambda: {})
     unknown: list[str] = field(default_factory=lambda: [])
+    line: int = 0
 
     def node(
         self, op: str, *args: Node, tag: str = "", number: int = 0, address: Words | None = None
     ) -> Node:
         """A new node, kept in the order of the program."""
-        made = Node(op, args, tag, number, address)
+        made = Node(op, args, tag, number, address, line=self.line)
         self.nodes.append(made)
         return made
 

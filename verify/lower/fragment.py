@@ -28,15 +28,26 @@ class _Lines:
             self.frame.append(name)
 
 
+def _written(readings: list[Reading]) -> tuple[_Lines, dict[str, ReadReduction]]:
+    lines = _Lines()
+    by_role = {r.role: r for reading in readings for r in reading.reductions}
+    exp = _function(readings)
+    _tile(lines, readings, by_role.get("tile_sum"), exp)
+    _merge(lines, by_role, exp, readings)
+    return lines, by_role
+
+
+def lines_of(readings: list[Reading]) -> dict[str, str]:
+    """The lines of `fragment`, by name."""
+    return {name: text for table in _written(readings)[0].sections.values() for name, text in table.items()}
+
+
 def fragment(readings: list[Reading], stem: str, coordinate: str, file: str) -> str:
     """The text of a spec of one architecture, from the readings of all kernels of a file."""
     arch = readings[0].arch
-    lines = _Lines()
-    by_role = {r.role: r for reading in readings for r in reading.reductions}
-    exp, bits = _function(readings), _bits(by_role)
+    lines, by_role = _written(readings)
+    bits = _bits(by_role)
     tokens = by_role["tile_sum"].shape[by_role["tile_sum"].axis] if "tile_sum" in by_role else 16
-    _tile(lines, readings, by_role.get("tile_sum"), exp)
-    _merge(lines, by_role, exp, readings)
     source = sorted({r.source for r in readings})
     read = [n for section in lines.sections.values() for n in section if n not in lines.frame]
     head = [

@@ -73,7 +73,7 @@ def follow(text: str, threads: int) -> Flow:
     """The data flow of a kernel's PTX, for a block of ``threads``."""
     machine = Threads(threads)
     counts = machine.flow.counts
-    for line in text.split(".section\t.debug")[0].splitlines():
+    for machine.flow.line, line in enumerate(text.split(".section\t.debug")[0].splitlines(), 1):
         m = _LINE.match(line)
         if m is None or (m["op"].startswith("ld.param") is False and m["op"].startswith(".")):
             continue
@@ -109,6 +109,8 @@ def _step(machine: Threads, guard: str, op: str, parts: list[str]) -> None:
     elif op.startswith("shfl.sync.bfly"):
         mask = int(parts[2]) if parts[2].isdecimal() else -1
         machine.nodes[parts[0].split("|")[0]] = flow.node("shfl", machine.node(parts[1]), number=mask)
+    elif re.match(r"cvt\.rn\.\w+16(x2)?\.f32$", op):
+        machine.nodes[parts[0]] = flow.node("pack", *[machine.node(p) for p in parts[1:]])
     elif head == "ex2":
         tag = "" if "ftz" in op else "full"
         machine.nodes[parts[0]] = flow.node("ex2", machine.node(parts[1]), tag=tag)

@@ -11,6 +11,7 @@ from specs.schema import Frozen
 from verify.lower import ptx, sass
 from verify.lower.brackets import along, compose
 from verify.lower.flow import Flow, Node
+from verify.lower.sites import SiteInstructions, sited
 from verify.lower.stages import Kernel
 from verify.lower.trees import Found, reductions, text
 from verify.lower.ttgir import Reduction, program
@@ -68,7 +69,10 @@ class ReadDot(Frozen):
 
 
 class Reading(Frozen):
-    """One kernel on one architecture. ``source`` is SASS, or PTX where no disassembler was at hand."""
+    """One kernel on one architecture. ``source`` is SASS, or PTX where no disassembler was at hand.
+
+    ``sites``: by the line of the fragment, its instructions in that listing.
+    """
 
     kernel: str
     arch: str
@@ -80,6 +84,7 @@ class Reading(Frozen):
     exponentials: dict[str, int]
     divisions: dict[str, int]
     counts: dict[str, int]
+    sites: tuple[SiteInstructions, ...] = ()
 
 
 def read(kernel: Kernel, arch: str) -> Reading:
@@ -92,6 +97,7 @@ def read(kernel: Kernel, arch: str) -> Reading:
     )
     what = program(stages.ttgir)
     found = reductions(flow)
+    matches = [(r, *_match(r, found, flow)) for r in what.reductions]
     return Reading(
         kernel=kernel.name,
         arch=arch,
@@ -99,10 +105,15 @@ def read(kernel: Kernel, arch: str) -> Reading:
         dots=tuple(_dots(flow)),
         roles=tuple(d.role for d in what.dots),
         instructions=tuple(sorted(set(_INSTRUCTIONS.findall(stages.ptx)))),
-        reductions=tuple(_match(r, found, flow) for r in what.reductions),
+        reductions=tuple(one for _, one, _ in matches),
         exponentials=dict(Counter(_exponential(n) for n in flow.nodes if n.op == "ex2")),
         divisions=dict(Counter(re.findall(r"\b(div\.(?:full|rn|approx)[\w.]*|rcp\.[\w.]+)", stages.ptx))),
         counts=dict(sorted(flow.counts.items())),
+        sites=sited(
+            flow,
+            stages.sass or stages.ptx,
+            [(r.role, fits, one.unread if len(fits) != 1 else "") for r, one, fits in matches],
+        ),
     )
 
 
@@ -111,7 +122,8 @@ _INSTRUCTIONS = re.compile(
 )
 
 
-def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
+def _match(wanted: Reduction, found: list[Found], flow: Flow) -> tuple[ReadReduction, list[Found]]:
+    """What became of a reduction, and the reductions of the instructions that fit it: one, where it was found."""
     base: dict[str, Any] = {
         "role": wanted.role,
         "kind": wanted.kind,
@@ -122,7 +134,7 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
     }
     where = wanted.spread
     if where is None:
-        return ReadReduction(**base, unread="this layout is not known here")
+        return ReadReduction(**base, unread="this layout is not known here"), []
     warps = sum(1 for s in where.warps if s)
     fits = [
         f
@@ -136,13 +148,12 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
     if len(fits) != 1:
         shown = "; ".join(dict.fromkeys(text(f.tree, f.kind) for f in fits))
         many = f"{len(fits)} reductions of the instructions fit its layout: {shown}"
-        return ReadReduction(
-            **base, unread=many if fits else "no reduction of the instructions fits its layout"
-        )
+        none = "no reduction of the instructions fits its layout"
+        return ReadReduction(**base, unread=many if fits else none), fits
     one = fits[0]
     tree, why = compose(one, where)
     steps = where.lanes if wanted.columns is None else wanted.columns.lanes
-    return ReadReduction(
+    made = ReadReduction(
         **base,
         brackets=text(one.tree, one.kind) if one.terms > 1 else "",
         products=one.products,
@@ -157,6 +168,7 @@ def _match(wanted: Reduction, found: list[Found], flow: Flow) -> ReadReduction:
         nameless=tree is None and not one.unread and one.warps is not None,
         ways=one.ways,
     )
+    return made, fits
 
 
 def _joined(one: Found, flow: Flow) -> str:

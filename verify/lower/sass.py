@@ -9,7 +9,7 @@ registers of the jump, and a loop's body is seen once. What is not understood ma
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,18 +44,21 @@ MATRIX = ("HMMA", "HGMMA", "QMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "OMMA", "DMMA"
 
 def instructions(text: str) -> list[tuple[str, str, list[str]]]:
     """(guard or "", opcode, operands) of each instruction, "LABEL" where a block begins; "!" negates a guard."""
-    found: list[tuple[str, str, list[str]]] = []
-    for line in text.splitlines():
+    return [(guard, op, parts) for _, guard, op, parts in _numbered(text)]
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str, str, list[str]]]:
+    """The same, with the number of the line in front."""
+    for number, line in enumerate(text.splitlines(), 1):
         label = LABEL.match(line)
         if label is not None:
-            found.append(("", "LABEL", [label[1]]))
+            yield number, "", "LABEL", [label[1]]
         m = INSTRUCTION.match(line)
         if m is None or m["op"] == "NOP" or (m["not"], m["guard"]) == ("!", "PT"):
             continue
         rest = m["rest"].replace(".reuse", "").strip()
         parts = [p.strip() for p in rest.split(",")] if rest else []
-        found.append(((m["not"] or "") + (m["guard"] or ""), m["op"], parts))
-    return found
+        yield number, (m["not"] or "") + (m["guard"] or ""), m["op"], parts
 
 
 class Machine:
@@ -206,7 +209,7 @@ def follow(text: str, threads: int) -> Flow:
     """The data flow of a kernel's listing, for a block of ``threads``."""
     flow = Flow("SASS")
     machine = Machine(threads, flow)
-    for guard, op, parts in instructions(text):
+    for flow.line, guard, op, parts in _numbered(text):
         head = op.split(".")[0]
         name = op if op in COUNTED else head
         if name in COUNTED or head in MATRIX:
@@ -235,6 +238,8 @@ def _step(machine: Machine, guard: str, op: str, head: str, parts: list[str]) ->
         _define(machine, parts[1], flow.node("shfl", machine.node(parts[2]), number=mask), guard)
     elif head == "MUFU":
         _define(machine, parts[0], flow.node(op.split(".")[1].lower(), machine.node(parts[1])), guard)
+    elif head == "F2FP":
+        _define(machine, parts[0], flow.node("pack", *[machine.node(p) for p in parts[1:3]]), guard)
     elif head == "HMMA":
         _matrix(machine, op, parts)
     elif head in ("HGMMA", "QGMMA"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ class Found:
         contracted: the first shuffle step fuses a lane's own product and takes its partner's rounded one.
         warps: warp strides joined through shared memory, first step first; None where not readable.
         unread: why something about it could not be read.
+        parts: what each of its instructions does, for all results of a thread that are summed like this; the last one
+            of a result comes last.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Found:
     unread: str = ""
     ways: tuple[str, ...] = ()
     root: Node | None = field(default=None, compare=False, hash=False)
+    parts: list[tuple[str, Node]] = field(default_factory=list[tuple[str, Node]], compare=False, hash=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,7 @@ class _Step:
     mask: int
     base: Node
     contracted: bool
+    node: Node
 
 
 def reductions(flow: Flow) -> list[Found]:
@@ -68,8 +72,10 @@ def reductions(flow: Flow) -> list[Found]:
             one = Found(
                 "sum", 0, 1, "none", (), False, None, "a chain of more than some hundred sums in a thread"
             )
-        if one not in found:
+        known = next((f for f in found if f == one), None)
+        if known is None:
             found.append(one)
+        (known or one).parts.extend(_parts(root, steps))
     return found
 
 
@@ -99,15 +105,17 @@ def _step(node: Node) -> _Step | None:
     elif node.op == "fma":
         own, b = node.args[:2], node.args[2]
         if b.op == "shfl" and b.args[0].op == "mul" and set(map(id, b.args[0].args)) == set(map(id, own)):
-            return _Step("sum", b.number, b.args[0], True)
+            return _Step("sum", b.number, b.args[0], True, node)
         return None
     else:
         return None
     for x, y in ((a, b), (b, a)):
         if y.op == "shfl" and y.args[0] is x:
-            return _Step(_kind(node), y.number, x, False)
+            return _Step(_kind(node), y.number, x, False, node)
         if y.op == "shfl" and node.op == "max" and x.op == "max" and any(z is y.args[0] for z in x.args):
-            return _Step(_kind(node), y.number, y.args[0], False)  # joined with an earlier maximum first
+            return _Step(
+                _kind(node), y.number, y.args[0], False, node
+            )  # joined with an earlier maximum first
     return None
 
 
@@ -118,6 +126,43 @@ def _bottom(node: Node, steps: dict[int, _Step]) -> tuple[list[_Step], Node]:
         chain.append(steps[id(node)])
         node = chain[-1].base
     return chain[::-1], node
+
+
+def _parts(root: Node, steps: dict[int, _Step]) -> Iterator[tuple[str, Node]]:
+    """What each instruction of a reduction does, the first ones first."""
+    chain, bottom = _bottom(root, steps)
+    across = "across lanes"
+    if bottom.op == "shared":
+        across = "across warps"
+        for store in _sources(bottom, steps, chain[0].kind):
+            yield from _parts(store.value, steps)
+        yield across, bottom
+    else:
+        yield from _of_thread(bottom, chain[0].kind if chain else _kind(bottom))
+    for step in chain:
+        shuffle = next(a for a in step.node.args if a.op == "shfl")
+        if step.contracted:
+            yield "partner's product", step.base
+            yield "partner's product", shuffle
+            yield "own product, fused", step.node
+        else:
+            yield across, shuffle
+            yield across, step.node
+
+
+def _of_thread(root: Node, kind: str) -> Iterator[tuple[str, Node]]:
+    """The sums inside a thread, and the products that they sum."""
+    left = [root]
+    while left:
+        node = left.pop()
+        if kind == "sum" and node.op in ("add", "fma"):
+            yield "in a thread", node
+            left += node.args if node.op == "add" else node.args[2:]
+        elif kind == "sum" and node.op == "mul" and not _squared(node) and node is not root:
+            yield "products", node
+        elif kind != "sum" and node.op in ("max", "max3") and _kind(node) == kind:
+            yield "in a thread", node
+            left += node.args
 
 
 def _read(root: Node, steps: dict[int, _Step]) -> Found:

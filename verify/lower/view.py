@@ -33,6 +33,7 @@ def lowering_json(
         "triton": lowering.triton,
         "fp_fusion": lowering.fp_fusion,
         "ptxas": lowering.tools,
+        "made": lowering.coordinate(),
         "archs": list(lowering.archs),
         "claim": CLAIM,
         "lines": {a: lines_of([r for r in readings if r.arch == a]) for a in lowering.archs},
