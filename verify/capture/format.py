@@ -177,7 +177,9 @@ def read_capture(path: str | Path) -> Capture:
         raise InputError(
             "no such capture",
             place=str(path)[:200],
-            remedy=f"did you mean '{close[0]}', which comes with the package? Or {remedy}" if close else remedy,
+            remedy=f"did you mean '{close[0]}', which comes with the package? Or {remedy}"
+            if close
+            else remedy,
         )
     manifest = _manifest(folder / MANIFEST)
     file = folder / ARRAYS
