@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import combinations
@@ -146,14 +146,21 @@ def _pair(p: PairComparison, detailed: bool) -> c.Pair:
 
 def _identity(found: RunsComparison) -> Iterator[c.IdentityClass]:
     by_pair = {frozenset((p.first, p.second)): p for p in found.pairs}
+    printed = {run.name: run.capture.get("decimals") for run in found.runs}
     for members in found.identity.classes:
         inside = [by_pair[frozenset(two)] for two in combinations(members, 2) if frozenset(two) in by_pair]
         yield c.IdentityClass(
             runs=members,
             exactness=_exactness(inside),
+            decimals=fewest({printed[name] for name in members}),
             partial=members in found.identity.partial,
             rows=min((p.coverage.rows for p in inside), default=0),
         )
+
+
+def fewest(decimals: Set[int | None]) -> int | None:
+    """The fewest of unequal numbers of decimals, None being all of them; None where they are equal."""
+    return min(d for d in decimals if d is not None) if len(decimals) > 1 else None
 
 
 def _exactness(inside: Sequence[PairComparison]) -> Any:

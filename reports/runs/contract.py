@@ -71,11 +71,13 @@ class IdentityClass(Frozen):
     """Runs in which nothing that was compared differs.
 
     ``exactness``: "bits" of stored values; "values" as recorded, where the stored dtype is not known; "printed digits".
+    ``decimals``: where they were printed with unequal numbers of decimals, the fewest: they are equal to these.
     ``partial``: some of their rows were not compared. ``rows``: fewest rows compared between two of them.
     """
 
     runs: tuple[str, ...]
     exactness: Literal["bits", "values", "printed digits"]
+    decimals: Count | None = None
     partial: bool
     rows: Count
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +141,9 @@ def _region(
     n = len(names)
     if n < 3:
         return None
+    names = sorted(
+        names, key=lambda name: -_decimals(about[name])
+    )  # of one point the finest tells where it is
     d = np.zeros((n, n))
     rows: list[int] = []
     for i, j in combinations(range(n), 2):
@@ -150,6 +154,7 @@ def _region(
         d[i, j] = d[j, i] = value
         b = _bin(pair, *subset) if subset[0] in ("range", "depth") else None
         rows.append(_rows(pair, one) if b is None else b.rows)
+    _as_one(d, [[names.index(x) for x in members if x in names] for members in found.identity.classes])
     clusters, width = clustered(d, MOST)
     if width:
         heads = [members[0] for members in clusters]
@@ -188,6 +193,19 @@ def _region(
         left_out=left,
         links=_links(shape, about),
     )
+
+
+def _decimals(run: RunSummary) -> float:
+    found = run.capture.get("decimals")
+    return inf if found is None else found
+
+
+def _as_one(d: Floats, classes: Sequence[Sequence[int]]) -> None:
+    """Put runs that are equal, to the printed digits of the coarsest, at the place of the first of them."""
+    for members in classes:
+        for i in sorted(members)[1:]:
+            d[i, :] = d[min(members), :]
+            d[:, i] = d[:, min(members)]
 
 
 def _rows(pair: PairComparison, one: Measure) -> int:

@@ -13,7 +13,7 @@ from reports.runs import measured as m
 from reports.runs.figures import Curve, Focus, finite, positive
 from reports.runs.marks import short_labels
 from reports.runs.text import real
-from reports.runs.wording import WORDS, far, foreign, not_numerics
+from reports.runs.wording import equality, far, foreign, not_numerics
 
 #: Pairs that figures show: the farthest, and of the others the closest.
 FARTHEST, CLOSEST = 5, 2
@@ -284,9 +284,7 @@ class Equal:
 def equals(report: c.DivergenceReport) -> list[Equal]:
     """The classes of more than one run, the largest first."""
     found = [
-        Equal(WORDS[k.exactness], k.exactness, k.runs, k.rows, k.partial)
-        for k in report.identity
-        if len(k.runs) > 1
+        Equal(equality(k), k.exactness, k.runs, k.rows, k.partial) for k in report.identity if len(k.runs) > 1
     ]
     return sorted(found, key=lambda k: -len(k.names))
 

@@ -55,7 +55,7 @@ def verdict(
     points += _noise(repeats, near)
     points += _health(health)
     points += [_stopped(f.text) for f in findings if f.severity != "note"][:_SHOWN]
-    points += [f"{f.text}." for f in findings if f.code == "reference"]
+    points += [f"{f.text}." for f in findings if f.code in ("reference", "coarse")]
     points += _refused(pairs)
     points += _forks(compared)
     points += _first(near)
@@ -114,6 +114,12 @@ def plural(n: int, word: str) -> str:
     return f"{count(n)} {word}{'s' * (n != 1)}"
 
 
+def equality(k: c.IdentityClass) -> str:
+    """In which sense the runs of a class are equal."""
+    coarse = "" if k.decimals is None else f" of the coarsest, {plural(k.decimals, 'decimal')}"
+    return WORDS[k.exactness] + coarse
+
+
 def not_numerics(pair: c.Pair) -> bool:
     """Whether a pair differs by more than rounding makes."""
     return bool(_errors(pair))
@@ -157,7 +163,7 @@ def _same(
         if any(len(set(columns)) > 1 for columns in narrow):
             on += f" in the first {count(min(columns[0] for columns in narrow))} columns"
         same = frozenset(k.runs[:2]) in one
-        out.append(f"{who} are {WORDS[k.exactness]}{on}" + (": they are one capture" if same else ""))
+        out.append(f"{who} are {equality(k)}{on}" + (": they are one capture" if same else ""))
     if len(several) > 2:
         runs = sum(len(k.runs) for k in several[2:])
         classes = len(several) - 2

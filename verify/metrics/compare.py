@@ -174,6 +174,16 @@ def compare_runs(
     numbers = list(alignments)
     alike = {n: p.identical and not p.divergence.forked for n, p in zip(numbers, pairs, strict=True)}
     findings += no_effect(runs, alike)
+    identity = classes(
+        names,
+        {n: p.identical for n, p in zip(numbers, pairs, strict=True)},
+        {n: p.whole for n, p in zip(numbers, pairs, strict=True)},
+        [run.manifest.capture.decimals for run in runs],
+    )
+    for name, others in identity.between:
+        text = f"{name} was printed with fewer decimals than others, and as far as these go is equal to "
+        text += f"{' and to '.join(others[:4])}, which differ: it stands alone"
+        findings.append(Finding("coarse", "note", text, (name, *others)))
     return RunsComparison(
         runs=tuple(summary(run) for run in runs),
         settings=Settings(reference, best, floor, draws, seed),
@@ -181,11 +191,7 @@ def compare_runs(
             run_health(run, full.sides[i].fields if i in full.sides else None) for i, run in enumerate(runs)
         ),
         repeats=tuple((run.name, found) for run in runs if (found := repeats_of(run))),
-        identity=classes(
-            names,
-            {n: p.identical for n, p in zip(numbers, pairs, strict=True)},
-            {n: p.whole for n, p in zip(numbers, pairs, strict=True)},
-        ),
+        identity=identity,
         pairs=pairs,
         findings=tuple(findings),
     )

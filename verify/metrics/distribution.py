@@ -160,7 +160,9 @@ def special_row(a: Side, b: Side, row: int, keep: NDArray[np.bool_], out: dict[s
     """
     fields = a.rows, b.rows
     none = not (a.valid[row] and b.valid[row])
-    if none or any(f["nan"][row] or f["positive_infinity"][row] or not np.isfinite(f["lse"][row]) for f in fields):
+    if none or any(
+        f["nan"][row] or f["positive_infinity"][row] or not np.isfinite(f["lse"][row]) for f in fields
+    ):
         for name in DISTRIBUTION_FIELDS:
             out[name][:] = np.nan
         return float("nan")

@@ -75,7 +75,10 @@ _TEXTS: dict[str, tuple[Severity, str]] = {
     "subnormal": ("note", "values are subnormal"),
     "clamped": ("warning", "values are clamped: they stand for anything lower, and are left out of means"),
     "null_values": ("note", "values were null"),
-    "positive_logprobs": ("error", "log-probabilities are above 0: their rows are invalid, and left out of distances"),
+    "positive_logprobs": (
+        "error",
+        "log-probabilities are above 0: their rows are invalid, and left out of distances",
+    ),
     "sum_above_one": ("error", "rows have probabilities that sum to more than 1"),
     "chosen_not_best": ("warning", "chosen tokens are not the most likely one, though decoding was greedy"),
     "duplicate_positions": ("warning", "rows stood at a position that was there already, and were left out"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,13 @@ class Identity:
         classes: names of runs; those of one class are identical in everything that was compared between them, each with
             each. Largest first.
         partial: classes whose members have rows that were not compared (forks, positions that only one has, refusals).
+        between: runs printed with fewer decimals than others, each with the first runs of several classes to which it is
+            equal as far as its digits go, though they are not to each other: it is put in none of them.
     """
 
     classes: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, ...], ...]
+    between: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def first_difference(
@@ -151,15 +155,23 @@ def _first_element(
     return None, x, y
 
 
-def classes(names: Sequence[str], identical: Mapping[Pair, bool], whole: Mapping[Pair, bool]) -> Identity:
+def classes(
+    names: Sequence[str],
+    identical: Mapping[Pair, bool],
+    whole: Mapping[Pair, bool],
+    decimals: Sequence[int | None] | None = None,
+) -> Identity:
     """Put runs in classes: a run joins the first class to all of whose members it is identical.
 
-    Where only a reference was compared with each, identical to it in all rows is identical to each other.
+    Where only a reference was compared with each, identical to it in all rows is identical to each other. Equality to the
+    printed digits does not carry over: two numbers that differ may both be the third with fewer decimals. So the runs
+    with the most decimals come first, and one that would belong to several classes of such is put in none.
 
     Args:
         names: of the runs.
         identical: by pair of numbers, smaller first; pairs that were not compared are missing.
         whole: whether a pair compared all rows of both.
+        decimals: with how many the values of each run were printed, None being all of them.
     """
 
     def key(i: int, j: int) -> Pair:
@@ -175,16 +187,23 @@ def classes(names: Sequence[str], identical: Mapping[Pair, bool], whole: Mapping
         )
 
     compared = Counter(i for pair in identical for i in pair)
+    fineness = [inf if d is None else d for d in decimals or [None] * len(names)]
+    between: list[tuple[str, tuple[str, ...]]] = []
     found: list[list[int]] = []
-    for i in sorted(range(len(names)), key=lambda i: -compared[i]):
-        home = next((group for group in found if belongs(i, group)), None)
-        if home is None:
-            found.append([i])
-        else:
-            home.append(i)
+    for i in sorted(range(len(names)), key=lambda i: (-fineness[i], -compared[i])):
+        homes = [group for group in found if belongs(i, group)]
+        alike = [group for group in homes if fineness[group[0]] == fineness[i]]
+        if alike or len(homes) == 1:
+            (alike or homes)[0].append(i)
+            continue
+        found.append([i])
+        if homes:
+            between.append((names[i], tuple(names[min(group)] for group in homes)))
     found = sorted((sorted(group) for group in found), key=lambda group: group[0])
     found.sort(key=len, reverse=True)
     partial = [c for c in found if any(not whole.get((j, i), True) for i in c for j in c if j < i)]
     return Identity(
-        tuple(tuple(names[i] for i in c) for c in found), tuple(tuple(names[i] for i in c) for c in partial)
+        tuple(tuple(names[i] for i in c) for c in found),
+        tuple(tuple(names[i] for i in c) for c in partial),
+        tuple(between),
     )

@@ -182,10 +182,7 @@ def value_summary(
     different = int(whole("printed_different" if exactness == "printed digits" else "different"))
     squares, aa, bb = whole("sum_squares"), whole("a_squares"), whole("b_squares")
     shown = tuple(zip(SHOWN, state.differences.quantiles(SHOWN), strict=True))
-    bad = {
-        name: int(whole(name))
-        for name in WITHOUT
-    }
+    bad = {name: int(whole(name)) for name in WITHOUT}
     apart: float | None = None
     if aa > 0 and bb > 0:
         apart = max(0.0, (squares - (sqrt(aa) - sqrt(bb)) ** 2) / (2 * sqrt(aa) * sqrt(bb)))

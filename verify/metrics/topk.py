@@ -139,9 +139,7 @@ def unequal(fields: Mapping[str, Floats], slack: float = 0.0) -> NDArray[np.bool
     Lists of two lengths, the same ones in all rows, were asked for so: what the shorter ones have is compared. Else a
     token that only one list has is a difference. ``slack``: as in `verify.metrics.values.slack_of`.
     """
-    shared = np.nan_to_num(
-        fields["shared"] + fields["clamped"] + fields["impossible"] + fields["infinite"]
-    )
+    shared = np.nan_to_num(fields["shared"] + fields["clamped"] + fields["impossible"] + fields["infinite"])
     a, b = fields["listed_a"], fields["listed_b"]
     asked = a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and min(a[0], b[0]) > 0
     apart = fields["max_abs"] > slack

@@ -50,7 +50,7 @@ class Record:
         return f"{self.file}: line {self.line}" if self.line else self.file
 
 
-class _Twice(ValueError):
+class _TwiceError(ValueError):
     pass
 
 
@@ -64,7 +64,7 @@ def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Twice(f"an object has the name '{twice[:80]}' twice")
+        raise _TwiceError(f"an object has the name '{twice[:80]}' twice")
     return found
 
 
@@ -103,7 +103,7 @@ def _parse_slowly(data: bytes, place: str, cause: str) -> Any:
     """As `parse`, by Python's own parser, which sees names that an object has twice."""
     try:
         return json.loads(data, object_pairs_hook=no_twice)
-    except _Twice as error:
+    except _TwiceError as error:
         raise InputError(
             str(error), place=place, remedy="which of the two is meant is not known: give one"
         ) from None
@@ -117,7 +117,9 @@ def _quotes(data: bytes) -> int:
     """How many quotation marks begin or end a text in JSON."""
     if b"\\" not in data:
         return data.count(b'"')
-    rest = data.replace(b"\\\\", b"")  # of backslashes in a row only the last may stand before a quotation mark
+    rest = data.replace(
+        b"\\\\", b""
+    )  # of backslashes in a row only the last may stand before a quotation mark
     return rest.count(b'"') - rest.count(b'\\"')
 
 

@@ -252,7 +252,9 @@ def test_values_printed_to_unequal_decimals_are_equal_as_far_as_both_go(other: i
         return made.run(name, part, kind="raw_logprobs", decimals=decimals)
 
     found = report(one("a", 3, exact), one("b", other, exact))
-    assert found.verdict.headline.startswith("a and b are equal to the printed digits;")
+    assert found.verdict.headline.startswith(
+        "a and b are equal to the printed digits of the coarsest, 3 decimals;"
+    )
     found = report(one("a", 3, exact), one("b", other, exact + np.array([0, 0.001, 0])))
     assert not found.pairs[0].identical
     assert found.pairs[0].chosen.different == 1
@@ -262,3 +264,35 @@ def test_values_printed_to_unequal_decimals_are_equal_as_far_as_both_go(other: i
         for n, d, x in (("a", 3, np.round(full, 3)), ("b", 5, np.round(full, 5)))
     ]
     assert report(*runs).pairs[0].identical
+
+
+def printed(name: str, decimals: int | None, x: Any) -> Any:
+    x = x if decimals is None else np.round(x, decimals)
+    return made.run(
+        name, made.sequence(tokens=range(len(x)), chosen=x), kind="raw_logprobs", decimals=decimals
+    )
+
+
+def test_runs_that_are_equal_to_the_coarser_digits_are_one_point() -> None:
+    """Four decimals against two: one number may be both, so that geometry has one place for them, the finer's."""
+    exact = np.array([-0.12344, -1.98766, -0.50041])
+    far = exact - np.array([0.25, 0.5, 0.125])
+    found = report(printed("b", 2, exact), printed("a", 4, exact), printed("c", 4, far))
+    assert [(k.runs, k.decimals) for k in found.identity] == [(("b", "a"), 2), (("c",), None)]
+    (region, *_) = found.geometry
+    assert set(map(frozenset, region.points)) == {frozenset("ab"), frozenset("c")}
+    apart = np.abs(np.round(exact, 4) - np.round(far, 4)).mean()
+    assert region.distances[0][1] == pytest.approx(apart, rel=1e-12)
+
+
+def test_equal_to_the_coarser_digits_does_not_carry_over() -> None:
+    """-1.23 may be -1.2346 and -1.2312, which are two numbers: it belongs to neither, and that is said."""
+    fine = np.array([-1.2346, -0.5]), np.array([-1.2312, -0.5])
+    found = report(printed("b", 2, fine[0]), printed("a", 4, fine[0]), printed("c", 4, fine[1]))
+    assert [p.identical for p in found.pairs] == [True, True, False]
+    assert [k.runs for k in found.identity] == [("b",), ("a",), ("c",)]
+    (finding,) = [f for f in found.findings if f.code == "coarse"]
+    assert finding.where == ("b", "a", "c")
+    assert any("b was printed with fewer decimals than others" in point for point in found.verdict.points)
+    two = report(*(printed(n, 2, fine[0]) for n in "bd"), printed("a", 4, fine[0]), printed("c", 4, fine[1]))
+    assert [k.runs for k in two.identity] == [("b", "d"), ("a",), ("c",)]  # the same digits are one

@@ -226,7 +226,9 @@ def impossible(x):
 
 
 def test_log_probabilities_above_zero_have_no_distance():
-    runs = [run(n, impossible(x), kind="raw_logprobs") for n, x in (("a", 0.6997), ("b", -0.25), ("c", 0.6997))]
+    runs = [
+        run(n, impossible(x), kind="raw_logprobs") for n, x in (("a", 0.6997), ("b", -0.25), ("c", 0.6997))
+    ]
     found = compare_runs(runs, draws=2)
     pair = found.pair("a", "b")
     assert (pair.identical, pair.first_difference.position, pair.first_difference.a) == (False, 0, 0.6997)

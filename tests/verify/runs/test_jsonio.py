@@ -14,7 +14,11 @@ from verify.runs.jsonio import parse
 from verify.runs.load import load_runs
 
 _values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=12,
 )
@@ -48,7 +52,9 @@ def test_a_name_twice_is_refused(text: str) -> None:
 
 def test_the_line_of_a_name_that_is_there_twice(tmp_path: Path) -> None:
     """Which value of the token is meant nobody knows: the file is refused, with the line."""
-    good = {"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0}]}}]}
+    good = {
+        "choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0}]}}]
+    }
     line = json.dumps(good)
     file = tmp_path / "a.jsonl"
     file.write_text(line + "\n" + line.replace('{"a": -1.0}', '{"a": -1.0, "a": -2.0}') + "\n")
