@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from verify.words import plural
+
 
 def count(value: int) -> str:
     """An integer with thousands separated: ``27,525``."""
@@ -46,6 +48,7 @@ def span(pair: tuple[int, int] | None) -> str:
 
 FILTERS: dict[str, Callable[..., str]] = {
     "count": count,
+    "plural": plural,
     "short": short,
     "percent": percent,
     "mb": mb,

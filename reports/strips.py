@@ -10,6 +10,7 @@ from itertools import pairwise
 from markupsafe import Markup, escape
 
 from reports.contract import Ownership, TokenRun
+from verify.words import plural
 
 WIDTH, BAR, FIRST = 1000.0, 22.0, 7.0
 SHADES = 4
@@ -40,7 +41,8 @@ def _strip(same: list[Ownership]) -> Strip:
     sizes = [sum(run.count for run in group) for group in one.groups] or [0]
     names = tuple(o.cell for o in same)
     span = (min(sizes), max(sizes))
-    label = f"{', '.join(names)}: {len(one.groups)} groups of {span[0]} to {span[1]} tokens"
+    spanned = str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
+    label = f"{', '.join(names)}: {plural(len(one.groups), 'group')} of {spanned} tokens"
     return Strip(names, one.rule, len(one.groups), span, visiting(one.groups), _draw(one, label))
 
 

@@ -11,6 +11,7 @@ import typer
 
 from specs.cli import FormatOption, OutputFormat
 from verify.console import Answer, answering
+from verify.words import plural
 
 if TYPE_CHECKING:
     from specs import Platform, Spec
@@ -352,7 +353,7 @@ def _only_with_captures(name: str, value: str | None) -> None:
 
 
 def _groups(count: int) -> str:
-    return f"{count} group{'s' * (count != 1)}"
+    return plural(count, "group")
 
 
 def _cell(text: str, option: str | None = None) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from verify.metrics.pairs import PairComparison
 from verify.runs.load import unique
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
+from verify.words import plural
 
 #: Pairs that keep their depth, ranges and values by conversation; of more, the farthest.
 DETAILED = 200
@@ -200,7 +201,8 @@ def _notes(found: RunsComparison, kept: Sequence[PairComparison], more: Sequence
     if few:
         yield Note(
             kind="limit",
-            text=f"{len(few)} of {len(compared)} pairs have fewer than {FEWEST} conversations: no intervals, but the "
+            text=f"{len(few)} of {plural(len(compared), 'pair')} {'has' if len(few) == 1 else 'have'} fewer than "
+            f"{FEWEST} conversations: no intervals, but the "
             "values of each conversation and their range.",
         )
     if len(kept) > DETAILED:

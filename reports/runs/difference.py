@@ -20,7 +20,8 @@ from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.numbers import NUMBERS
 from reports.runs.text import where
-from reports.runs.wording import not_numerics, plural
+from reports.runs.wording import not_numerics
+from verify.words import plural
 
 SCHEMA_ID = "ulpscope.divergence-diff/1"
 Part = Literal[

@@ -9,7 +9,8 @@ from reports.markdown import escape
 from reports.runs.difference import Change, Difference
 from reports.runs.marks import brief
 from reports.runs.text import more
-from reports.runs.wording import cut, plain, plural
+from reports.runs.wording import cut, plain
+from verify.words import plural
 
 #: Lines of each part and numbers on a line, in text; rows of a table. The JSON has all.
 SHOWN, FEW, ROWS = 12, 4, 100

@@ -14,6 +14,7 @@ from reports import plane
 from reports.runs import contract as c
 from reports.runs.marks import Group, RunMarks, brief, view
 from reports.runs.wording import plain
+from verify.words import plural
 
 Point = tuple[float, float]
 
@@ -22,7 +23,7 @@ def draw(region: c.Region, groups: Sequence[Group], marks: RunMarks) -> Markup:
     """The figure of ``region``, in true proportion and with a scale."""
     shape = view(region, region.title)
     frame = plane.Frame(shape)
-    label = f"{len(region.points)} points in the plane by {region.title}; the tables below have the distances"
+    label = f"{plural(len(region.points), 'point')} in the plane by {region.title}; the tables below have the distances"
     parts = [
         *_outlines(region, groups, marks, frame),
         *_links(region, groups, frame),

@@ -12,7 +12,7 @@ from reports.formatting import count, short
 from reports.runs import measured as m
 from reports.runs import prediction as c
 from reports.runs.distance import largest
-from reports.runs.wording import WORDS, plural
+from reports.runs.wording import WORDS
 from specs.errors import InputError, did_you_mean
 from verify.metrics import predicted as numbers
 from verify.metrics.align import RunAlignment, align_runs, place, refuse
@@ -29,6 +29,7 @@ from verify.metrics.predicted_view import (
     seen_as,
 )
 from verify.runs.run import Run
+from verify.words import plural
 
 Progress = Callable[[str, int, int], None]
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from reports.formatting import count, percent, short
 from reports.runs import contract as c
 from reports.runs import measured as m
-from reports.runs.wording import far, foreign, not_numerics, plain, plural, split
+from reports.runs.wording import far, foreign, not_numerics, plain, split
+from verify.words import plural
 
 ROWS = 12
 _WIDTH = 44
@@ -186,7 +187,7 @@ def where(region: c.Region) -> str:
 def _geometry(report: c.DivergenceReport) -> Iterator[str]:
     whole = [g for g in report.geometry if g.subset == "all"]
     for g in whole[:3]:
-        points = f"{len(g.points)} points"
+        points = plural(len(g.points), "point")
         yield f"geometry by {g.title}: {points}" + ("" if g.euclidean else ", not Euclidean")
         apart = f"at most {short(g.cluster_width)} apart" if g.cluster_width else "0 apart"
         yield from (
@@ -197,7 +198,7 @@ def _geometry(report: c.DivergenceReport) -> Iterator[str]:
             area = "" if t.area is None else f", area {short(t.area)}"
             shared = f" [{t.shared}]" if t.shared else ""
             yield f"  triangle{shared} {' · '.join(t.names)}: {', '.join(map(short, t.sides))}, {t.kind}{area}"
-    yield from [f"  and {len(whole) - 3} more groups of runs"] if len(whole) > 3 else []
+    yield from [f"  and {plural(len(whole) - 3, 'more group')} of runs"] if len(whole) > 3 else []
     parts = len(report.geometry) - len(whole)
     if parts:
         yield f"  by batch size, depth or range: {parts} more in the JSON and in --out"
@@ -213,7 +214,7 @@ def _policy(report: c.DivergenceReport) -> Iterator[str]:
     result = report.policy
     if result is None:
         return
-    yield f"policy {result.file}: {result.passed} passed, {result.failed} failed, {result.errors} errors"
+    yield f"policy {result.file}: {result.passed} passed, {result.failed} failed, {plural(result.errors, 'error')}"
     bad = [x for x in result.cases if x.outcome != "passed"]
     for x in bad[:ROWS]:
         who = " and ".join(n for n in (x.first, x.second) if n)

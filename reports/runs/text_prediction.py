@@ -8,7 +8,7 @@ from reports.formatting import count, percent
 from reports.runs import measured as m
 from reports.runs import prediction as c
 from reports.runs.text import ROWS, brief, estimate, more, real, table
-from reports.runs.wording import plural
+from verify.words import plural
 
 #: How a prediction was found, in words.
 HOW = {"named": "as named", "coordinate": "same kernel", "best": "nearest", "none": "-"}

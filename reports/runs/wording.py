@@ -11,6 +11,7 @@ from reports.runs import contract as c
 from reports.runs import measured as m
 from reports.runs.prediction import Prediction
 from reports.runs.steps import sentences
+from verify.words import plural
 
 WORDS = {
     "bits": "bit-identical",
@@ -109,11 +110,6 @@ def plain(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
-def plural(n: int, word: str) -> str:
-    """``1 pair``, ``1,200 pairs``."""
-    return f"{count(n)} {word}{'s' * (n != 1)}"
-
-
 def equality(k: c.IdentityClass) -> str:
     """In which sense the runs of a class are equal."""
     coarse = "" if k.decimals is None else f" of the coarsest, {plural(k.decimals, 'decimal')}"
@@ -156,7 +152,11 @@ def _same(
     out: list[str] = []
     for k in several[:2]:
         who = f"all {len(k.runs)} runs" if len(k.runs) == len(coordinates) > 2 else listed(k.runs)
-        on = f" on the {count(k.rows)} rows that were compared" if k.partial else ""
+        on = (
+            f" on the {plural(k.rows, 'row')} that {'was' if k.rows == 1 else 'were'} compared"
+            if k.partial
+            else ""
+        )
         narrow = [
             p.coverage.columns for p in pairs if {p.first, p.second} <= set(k.runs) and p.coverage.columns
         ]
@@ -167,7 +167,7 @@ def _same(
     if len(several) > 2:
         runs = sum(len(k.runs) for k in several[2:])
         classes = len(several) - 2
-        out.append(f"{runs} more runs are equal in {classes} class{'es' * (classes != 1)}")
+        out.append(f"{runs:,} more runs are equal in {classes} class{'es' * (classes != 1)}")
     return out
 
 
@@ -261,7 +261,7 @@ def _tokens(pairs: Sequence[c.Pair], *, why: bool = True) -> str:
     told = (
         "" if share is None or share.value is None else f", {percent(float(share.value))}{spread_text(share)}"
     )
-    return f"the best token changes on {most}{count(d.flips)} of {count(d.n)} rows{where}{told}" + (
+    return f"the best token changes on {most}{count(d.flips)} of {plural(d.n, 'row')}{where}{told}" + (
         f": {split(d)}" if why else ""
     )
 
@@ -290,11 +290,14 @@ def split(d: m.Decisions) -> str:
 def _alone(run: c.Coordinate, repeats: Sequence[c.RepeatedRun]) -> str:
     found = [r for group in repeats for r in group.conversations]
     if not found:
-        return f"{run.name} is one run without repeats: {count(run.rows)} rows, nothing to compare them with"
+        return (
+            f"{run.name} is one run without repeats: {plural(run.rows, 'row')}, nothing to compare them with"
+        )
     if len(found) == 1:
         return f"{run.name}: {repeat_text(found[0])}"
     equal = sum(r.finding == "identical" for r in found)
-    return f"{run.name}: of {len(found)} conversations with repeats {equal} give the same bytes each time"
+    gives = "gives" if equal == 1 else "give"
+    return f"{run.name}: of {len(found)} conversations with repeats {equal} {gives} the same bytes each time"
 
 
 def repeat_text(r: m.Repeated) -> str:
@@ -356,7 +359,7 @@ def _forks(pairs: Sequence[c.Pair]) -> Iterator[str]:
         first = min(f for p in forked for f in p.texts.first if f is not None)
         yield (
             f"Texts part in {count(sum(p.texts.forked for p in forked))} of "
-            f"{count(sum(p.texts.pairs for p in pairs))} pairs of answers, the earliest after "
+            f"{plural(sum(p.texts.pairs for p in pairs), 'pair')} of answers, the earliest after "
             f"{plural(first, 'common row')}; {plural(lost, 'row')} after that are not comparable."
         )
 
@@ -396,12 +399,17 @@ def _health(health: Sequence[m.RunHealth]) -> Iterator[str]:
     found.sort(key=lambda x: x[1].severity != "error")
     yield from (f"{run}: {_stopped(f.text)}" for run, f in found[:_SHOWN])
     if len(found) > _SHOWN:
-        yield f"{len(found) - _SHOWN} more findings on single runs are in the health section."
+        more = len(found) - _SHOWN
+        yield f"{plural(more, 'more finding')} on single runs {'is' if more == 1 else 'are'} in the health section."
 
 
 def number(x: m.Real | None) -> str:
     """A value with all its digits."""
     return "NaN" if x is None else x if isinstance(x, str) else repr(x)
+
+
+def _all_tensors(n: int) -> str:
+    return "the only attention tensor is" if n == 1 else f"all {n} attention tensors are"
 
 
 def _tensors(pairs: Sequence[c.Pair]) -> Iterator[str]:
@@ -410,7 +418,7 @@ def _tensors(pairs: Sequence[c.Pair]) -> Iterator[str]:
         off = next((x for x in p.attention if _tensor_differs(x[1])), None)
         who = f"{p.first} and {p.second}"
         if off is None:
-            yield f"{who}: all {len(p.attention)} attention tensors are equal."
+            yield f"{who}: {_all_tensors(len(p.attention))} equal."
         else:
             t = off[1]
             most = "" if t.max_abs is None else f", by at most {short(float(t.max_abs))}"

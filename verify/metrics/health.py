@@ -22,6 +22,7 @@ from verify.runs.layercheck import check_out
 from verify.runs.manifest import Recording
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence
+from verify.words import plural
 
 Floats = NDArray[np.float64]
 Severity = Literal["error", "warning", "note"]
@@ -226,7 +227,7 @@ def _outputs(run: Run) -> list[Finding]:
         return []
     layer, worst = max(wrong or checked, key=lambda x: x[1].distance / x[1].possible)
     others = len(wrong) - 1
-    more = f"; {others} more layer{'s' * (others != 1)} likewise" if others > 0 else ""
+    more = f"; {plural(others, 'more layer')} likewise" if others > 0 else ""
     severity: Severity = "warning" if wrong else "note"
     return [Finding("attention_output", severity, worst.text(layer) + more, (run.name,), len(wrong) or None)]
 
@@ -312,9 +313,11 @@ def diagnose_rows(fields: Mapping[str, Floats], first: int) -> tuple[Finding | N
         return None, gross
     share = float(gross.sum()) / max(1, int(known.sum()))
     if share < 0.5 and not (first >= 0 and gross[first]):
-        text = f"{int(gross.sum())} rows are off (correlation below {GROSS}), though most agree"
+        n = int(gross.sum())
+        text = f"{plural(n, 'row')} {'is' if n == 1 else 'are'} off (correlation below {GROSS}), though most agree"
         return Finding("gross_rows", "warning", text, count=int(gross.sum())), gross
-    text = f"not numerics: {int(gross.sum())} of {int(known.sum())} rows have a correlation or cosine below {GROSS}"
+    of = f"{int(gross.sum())} of {plural(int(known.sum()), 'row')}"
+    text = f"not numerics: {of} with a correlation or cosine below {GROSS}"
     return Finding("gross", "error", text, count=int(gross.sum())), gross
 
 

@@ -23,6 +23,7 @@ from verify.metrics.summaries import DistributionSummary
 from verify.metrics.table import Table
 from verify.runs.run import Run
 from verify.runs.sequence import Sequence as Recorded
+from verify.words import plural
 
 Floats = NDArray[np.float64]
 _ROWS, _COLUMNS = 512, 256
@@ -46,7 +47,8 @@ def pair_findings(
         found.append(Finding("same_capture", "warning", text))
     if alignment.refused:
         reasons = sorted({reason for _, reason in alignment.refused})
-        text = f"{len(alignment.refused)} conversations are not compared: {', '.join(reasons)}"
+        n = len(alignment.refused)
+        text = f"{plural(n, 'conversation')} {'is' if n == 1 else 'are'} not compared: {', '.join(reasons)}"
         where = tuple(name for name, _ in alignment.refused)
         found.append(Finding("refused", "error", text, where, len(where)))
     if not table.rows:
@@ -68,7 +70,7 @@ def pair_findings(
         found.append(Finding("text_only", "note", text))
     loose = sum(not a.verified and a.refused is None for a in alignment.sequences)
     if loose:
-        text = f"the text before the rows is not known to be the same in {loose} conversations"
+        text = f"the text before the rows is not known to be the same in {plural(loose, 'conversation')}"
         found.append(Finding("unverified", "note", text, count=loose))
     if distribution is not None and distribution.quantisation is not None:
         text = "log-probabilities were stored with 16 bits a row and clamped 16 nats below the best: KL is known to "

@@ -9,6 +9,7 @@ import typer
 
 from specs.cli import FormatOption, OutputFormat
 from verify.console import Answer, Progress, answering
+from verify.words import plural
 
 if TYPE_CHECKING:
     from verify.runs.run import Run
@@ -18,19 +19,19 @@ SHOWN = 50
 
 
 def validate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A run folder, or a folder of run folders.")
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Run folders, or folders of run folders.")
     ],
     output: FormatOption = OutputFormat.text,
 ) -> None:
-    """Check everything that can be wrong with a run folder, and count what is odd in it. Exit code 2 if it is wrong."""
+    """Check everything that can be wrong with run folders, and count what is odd in them. Exit code 2 if one is wrong."""
     with answering(output is OutputFormat.json) as answer:
         from specs.errors import InputError
         from verify.runs.validate import validate as check
 
         progress = Progress()
         try:
-            found = check(folder, progress)
+            found = [one for folder in folders for one in check(folder, progress)]
         finally:
             progress.clear()
         answer.data({"schema": 1, "ok": all(v.ok for v in found), "runs": [v.to_json() for v in found]})
@@ -39,13 +40,19 @@ def validate(
         wrong = sum(v.problems.count for v in found)
         if wrong:
             raise InputError(
-                f"{wrong:,} problem{'s' * (wrong != 1)} in {sum(not v.ok for v in found)} of {len(found)} runs",
-                place=str(folder),
+                f"{plural(wrong, 'problem')} in {sum(not v.ok for v in found)} of {len(found)} runs",
+                place=str(folders[0]) if len(folders) == 1 else plural(len(folders), "folder"),
                 remedy="correct what is named on standard output, or make the capture again",
             )
         rows = sum(s.rows for v in found if v.run is not None for s in v.run.sequences)
         odd = sum(len(v.problems.warnings) for v in found)
-        answer.close(f"valid: {len(found)} run{'s' * (len(found) != 1)}, {rows:,} rows, {odd} warnings")
+        answer.close(f"valid: {plural(len(found), 'run')}, {plural(rows, 'row')}, {plural(odd, 'warning')}")
+
+
+def _told(run: Run) -> str:
+    rows = sum(s.rows for s in run.sequences)
+    label = run.manifest.coordinate.label()
+    return f"{label}, {plural(len(run.sequences), 'sequence')}, {plural(rows, 'row')}"
 
 
 def _validation(answer: Answer, one: Validation) -> None:
@@ -53,10 +60,7 @@ def _validation(answer: Answer, one: Validation) -> None:
     if run is None:
         answer.text(f"{one.path}: wrong")
     else:
-        rows = sum(s.rows for s in run.sequences)
-        answer.text(
-            f"{one.path}: {run.manifest.coordinate.label()}, {len(run.sequences)} sequences, {rows:,} rows"
-        )
+        answer.text(f"{one.path}: {_told(run)}")
     for problem in one.problems.errors:
         answer.text(f"  error    {problem}")
     if one.problems.more:
@@ -137,14 +141,11 @@ def import_(
         written = _write(out, runs, form)
         answer.data({"schema": 1, "runs": [_about(run) for run in written]})
         for run in written:
-            rows = sum(s.rows for s in run.sequences)
-            answer.text(
-                f"{run.place}: {run.manifest.coordinate.label()}, {len(run.sequences)} sequences, {rows:,} rows"
-            )
+            answer.text(f"{run.place}: {_told(run)}")
             for name, n in sorted(_counts(run).items()):
                 answer.text(f"  count    {n:>10,}  {name}")
-        source = str(files[0]) if len(files) == 1 else f"{len(files)} files"
-        answer.close(f"imported {len(written)} run{'s' * (len(written) != 1)} from {source}")
+        source = str(files[0]) if len(files) == 1 else plural(len(files), "file")
+        answer.close(f"imported {plural(len(written), 'run')} from {source}")
 
 
 def _list(answer: Answer) -> None:
@@ -157,7 +158,7 @@ def _list(answer: Answer) -> None:
         answer.text(f"adapter  {adapter.name:<20} {adapter.title}")
     for name, title in mappings.items():
         answer.text(f"mapping  {name:<20} {title}")
-    answer.close(f"{len(ADAPTERS)} adapters, {len(mappings)} mappings")
+    answer.close(f"{plural(len(ADAPTERS), 'adapter')}, {plural(len(mappings), 'mapping')}")
 
 
 def _write(out: Path, runs: tuple[Run, ...], form: str | None) -> list[Run]:
@@ -239,7 +240,8 @@ def script(
         answer.data({"schema": 1, "path": str(out), **about})
         answer.text(str(out))
         answer.close(
-            f"a script for {engine}: {len(names)} backends, {len(found)} conversations, {spans} ranges"
+            f"a script for {engine}: {plural(len(names), 'backend')}, {plural(len(found), 'conversation')}, "
+            f"{plural(spans, 'range')}"
         )
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specs.errors import InputError
 from verify.runs.adapters import ADAPTERS
 from verify.runs.adapters.base import unwrap
 from verify.runs.adapters.llama_cpp import MAGIC
 from verify.runs.jsonio import records
+from verify.runs.lines import KEYS as LINE_KEYS
+from verify.runs.manifest import MANIFEST
 from verify.runs.mapping import shipped_for
 from verify.runs.tensors import open_tensors
+
+#: What a line of a run folder has at least.
+_LINE = {"id", "token_ids"}
 
 
 def detect(file: Path) -> tuple[str | None, str | None]:
@@ -39,6 +44,8 @@ def detect(file: Path) -> tuple[str | None, str | None]:
         return None, mapping
     value: Any = first.value
     answer, _ = unwrap(value[0] if isinstance(value, list) and value else value)
+    if isinstance(value, dict) and value.keys() >= _LINE and value.keys() <= LINE_KEYS.keys():
+        _part(file)
     adapter = _answer(answer) if isinstance(answer, dict) else None
     return (adapter, None) if adapter else _none(file)
 
@@ -46,6 +53,8 @@ def detect(file: Path) -> tuple[str | None, str | None]:
 def _arrays(file: Path) -> tuple[str | None, str | None]:
     tensors = open_tensors(file)
     names = {*tensors.arrays, *tensors.texts}
+    if "positions" in names and names & {"logits", "topk_values", "chosen"}:
+        _part(file)
     if names & {"context_logits", "generation_logits"}:
         return "tensorrt_llm", None
     steps = any(n.startswith(("logits.", "scores.")) for n in names)
@@ -74,6 +83,18 @@ def _answer(answer: dict[str, Any]) -> str | None:
     if any(isinstance(answer.get(k), list) for k in ("logprobs", "completion_probabilities")):
         return "openai"
     return None
+
+
+def _part(file: Path) -> NoReturn:
+    """A file of a run folder, by itself."""
+    beside = (file.parent / MANIFEST).is_file()
+    raise InputError(
+        "is a file of a run folder, and is no run without its manifest.json",
+        place=str(file),
+        remedy=f"give the folder: {file.parent}"
+        if beside
+        else "put a manifest.json beside it (see docs/runs.md), and give the folder",
+    )
 
 
 def _none(file: Path) -> tuple[str | None, str | None]:

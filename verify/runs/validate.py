@@ -89,7 +89,9 @@ def validate(path: str | Path, progress: Progress | None = None) -> list[Validat
         return [_validated(place, progress)]
     if not place.is_dir():
         raise InputError(
-            "no such folder", place=str(path)[:200], remedy="give a folder that holds manifest.json"
+            "is no folder" if place.exists() else "no such folder",
+            place=str(path)[:200],
+            remedy="give a folder that holds manifest.json",
         )
     inner = sorted(p for p in place.iterdir() if p.is_dir() and (is_run(p) or (p / MANIFEST).is_file()))
     if not inner:

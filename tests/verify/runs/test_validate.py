@@ -25,7 +25,7 @@ run = partial(invoke, app)
 def test_a_good_folder(tmp_path: Path) -> None:
     folder = tensors(tmp_path / "r", arrays(), vocab_size=7)
     stdout, stderr = run("capture", "validate", str(folder))
-    assert "H200, 1 sequences, 5 rows" in stdout
+    assert "H200, 1 sequence, 5 rows" in stdout
     assert stderr.startswith("valid: 1 run, 5 rows, 0 warnings")
     data = json.loads(run("capture", "validate", str(folder), "--format", "json")[0])
     assert data["ok"] is True
@@ -69,7 +69,41 @@ def test_several_runs_in_a_folder(tmp_path: Path) -> None:
     assert f"{tmp_path / 'b'}: wrong" in stdout
 
 
+def test_several_folders_at_once(tmp_path: Path) -> None:
+    tensors(tmp_path / "a", arrays())
+    tensors(tmp_path / "in" / "b", arrays())
+    stdout, told = run("capture", "validate", str(tmp_path / "a"), str(tmp_path / "in"))
+    assert [line.split(":")[0] for line in stdout.splitlines()[:2]] == [
+        str(tmp_path / "a"),
+        str(tmp_path / "in" / "b"),
+    ]
+    assert "valid: 2 runs, 10 rows, 0 warnings" in told
+    tensors(tmp_path / "c", {**arrays(), "positions": np.array([0, 1, 1, 3, 4])})
+    data = json.loads(
+        run("capture", "validate", str(tmp_path / "a"), str(tmp_path / "c"), "--format", "json", code=2)[0]
+    )
+    assert [r["ok"] for r in data["runs"]] == [True, False]
+
+
+@pytest.mark.parametrize("command", [["compare"], ["capture", "import", "--out", "x"]])
+def test_a_file_of_a_run_folder_alone(tmp_path: Path, command: list[str]) -> None:
+    """The remedy is its folder, where there is a manifest, or a manifest."""
+    folder = lines(tmp_path / "r", [{"id": "a", "token_ids": [1, 2], "logprobs": [-0.5, -1.0]}])
+    (file,) = folder.glob("*.jsonl")
+    assert f"give the folder: {folder}" in run(*command, str(file), code=2)[1]
+    (folder / "manifest.json").unlink()
+    assert "put a manifest.json beside it" in run(*command, str(file), code=2)[1]
+    tensors(tmp_path / "s", arrays())
+    assert (
+        f"give the folder: {tmp_path / 's'}"
+        in run(*command, str(tmp_path / "s" / "a.safetensors"), code=2)[1]
+    )
+
+
 def test_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is no folder" in run("capture", "validate", str(tmp_path / "file"), code=2)[1]
+    (tmp_path / "file").unlink()
     assert "no such folder" in run("capture", "validate", str(tmp_path / "x"), code=2)[1]
     assert "holds no manifest.json" in run("capture", "validate", str(tmp_path), code=2)[1]
 
