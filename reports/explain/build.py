@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
@@ -15,6 +15,7 @@ from reports.explain import contract as c
 from search.explain.attribution import Attributed, Attribution, at_text
 from search.explain.ensemble import Ensemble, Share
 from search.explain.explain import Explanation
+from search.explain.instructions import Realised, opcodes
 from search.explain.parts import Part
 from search.explain.ranks import Ranking
 from search.explain.travel import OTHER, Point, Station, Travel
@@ -51,6 +52,7 @@ def build(found: Explanation, *, input_name: str, command: str, seed: int, began
         sides=_sides(found.runs, found.labels),
         parts=groups,
         travel=_travel(found.travel),
+        realised=tuple(_realised(one) for one in found.realised),
         attribution=None if found.attribution is None else _attribution(found.attribution, found),
         ensemble=None,
         notes=_notes(found),
@@ -158,6 +160,7 @@ def _verdict(found: Explanation) -> c.Verdict:
     if first is not None and same is not None and same is not first:
         said_of = _first(same).removeprefix("first parts at ")
         points.append(f"The first that is one real number on both sides and differs: {said_of}.")
+    points += _behind(found.realised, found.labels)
     if attributed is not None:
         points.append(
             f"Stored at {at_text(attributed.element.at)}: {attributed.bits[0]} and {attributed.bits[1]}, "
@@ -167,13 +170,20 @@ def _verdict(found: Explanation) -> c.Verdict:
 
 
 def _first(station: Station) -> str:
+    if station.other:
+        return f"first parts at {station.name}, {OTHER}: {station.other}"
     point = station.first
     assert point is not None
     return (
         f"first parts at {station.name}, {where(point)}: {point.a} ({point.bits_a}) "
         f"against {point.b} ({point.bits_b})"
-        + (", another quantity on either side" if OTHER in station.note else "")
     )
+
+
+def _behind(found: Sequence[Realised], labels: Sequence[str]) -> Iterator[str]:
+    for one in found:
+        said = opcodes(one) if not one.undecided else f"not decided, {one.undecided}"
+        yield f"Behind {one.site} of {labels[one.side]} on {one.arch}: {said}."
 
 
 def _accounts(one: Attributed, parts: Sequence[Part]) -> str:
@@ -265,7 +275,7 @@ def _sides(runs: tuple[Run, Run], labels: tuple[str, str]) -> tuple[c.SideInfo, 
 
 
 def _travel(found: Travel) -> c.Travel:
-    first = next((i for i, s in enumerate(found.stations) if s.differing), None)
+    first = next((i for i, s in enumerate(found.stations) if s.parts), None)
     return c.Travel(
         stations=tuple(_station(s) for s in found.stations),
         first=first,
@@ -293,7 +303,13 @@ def _station(s: Station) -> c.Station:
         first=_point(s.first),
         worst=_point(s.worst),
         note=s.note,
+        other=s.other,
     )
+
+
+def _realised(one: Realised) -> c.RealisedInfo:
+    instructions = [i.model_dump() for i in one.instructions]
+    return c.RealisedInfo.model_validate({**vars(one), "instructions": instructions})
 
 
 def _point(p: Point | None) -> c.Point | None:

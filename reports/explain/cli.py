@@ -59,6 +59,15 @@ def explain(
         bool,
         typer.Option("--attribution/--no-attribution", help="Whether to attribute the difference to parts."),
     ] = True,
+    lowering: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lowering",
+            metavar="LOWERING",
+            help="Name the instructions behind the first site that parts: what `ulpscope lower` kept or printed as JSON, "
+            "of both sides; given twice: of the first and of the second.",
+        ),
+    ] = None,
     fine: Annotated[
         bool, typer.Option("--lines", help="Attribute to single lines, as far as that is legal.")
     ] = False,
@@ -128,6 +137,7 @@ def explain(
         }
         if many is None:
             case = verify.cli.get_case(file, teaching, random_seed, context)
+            own["lowerings"] = _lowerings(lowering or [])
             made = _one(case, a, b, at, count, attribution, own, began)
         else:
             made = _many(many, file, teaching, random_seed, context, a, b, at, attribution, own, began)
@@ -161,6 +171,16 @@ def _cells(names: list[str]) -> tuple[tuple[str, str], tuple[str, str]]:
             )
         cells.append((name, platform))
     return cells[0], cells[1]
+
+
+def _lowerings(names: list[str]) -> tuple[str | None, str | None]:
+    from specs.errors import InputError
+
+    if len(names) > 2:
+        raise InputError(
+            f"given {len(names)} times", place="--lowering", remedy="give one for both sides, or one for each"
+        )
+    return (names[0], names[-1]) if names else (None, None)
 
 
 def _loaded(case: Case, a: tuple[str, str], b: tuple[str, str]) -> tuple[Cell, Cell]:

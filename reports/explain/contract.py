@@ -84,10 +84,11 @@ class Station(Frozen):
     first: Point | None
     worst: Point | None
     note: str
+    other: str = ""
 
 
 class Travel(Frozen):
-    """The sites that both sides have, in the order of the dataflow; ``first``: the number of the first that differs."""
+    """The sites that both sides have, in the order of the dataflow; ``first``: the number of the first where they part."""
 
     stations: tuple[Station, ...]
     first: Count | None
@@ -95,6 +96,32 @@ class Travel(Frozen):
     only_b: tuple[str, ...]
     same_partition: bool
     partition: str
+
+
+class InstructionInfo(Frozen):
+    """Instructions of one kind that do one thing for a line, at ``lines`` of the listing; ``text``: the first of them."""
+
+    part: str
+    opcode: str
+    lines: tuple[Count, ...]
+    text: str
+
+
+class RealisedInfo(Frozen):
+    """What realises a line of a side: see `search.explain.instructions.Realised`."""
+
+    side: Literal[0, 1]
+    site: str
+    text: str
+    lowered: str
+    kernel: str
+    source: str
+    instructions: tuple[InstructionInfo, ...]
+    undecided: str
+    file: str
+    sha256: Sha256
+    made: str
+    arch: str
 
 
 class Change(Frozen):
@@ -220,6 +247,7 @@ class Explanation(Frozen):
     sides: tuple[SideInfo, SideInfo]
     parts: tuple[PartInfo, ...]
     travel: Travel | None
+    realised: tuple[RealisedInfo, ...] = ()
     attribution: AttributionInfo | None
     ensemble: EnsembleInfo | None
     notes: tuple[Note, ...] = ()

@@ -18,6 +18,7 @@ def lines(found: c.Explanation) -> Iterator[str]:
     yield from (f"  {point}" for point in found.verdict.points)
     if found.travel is not None and found.travel.first is not None:
         yield from _first(found.travel.stations[found.travel.first], found.sides)
+    yield from _realised(found.realised, found.sides)
     if found.travel is not None:
         yield from _travel(found.travel)
     if found.parts:
@@ -34,12 +35,27 @@ def lines(found: c.Explanation) -> Iterator[str]:
 
 def _first(station: c.Station, sides: Sequence[c.SideInfo]) -> Iterator[str]:
     yield ""
-    yield f"first site that differs: {station.name}"
+    said = f", {station.note}" if station.other else ""
+    yield f"first site that differs: {station.name}{said}"
     width = max(len(s.label) for s in sides)
     for side, text, place in zip(
         sides, (station.text_a, station.text_b), (station.place_a, station.place_b), strict=True
     ):
         yield f"  {side.label:<{width}}  {station.name} = {text}  ({place})"
+
+
+def _realised(found: Sequence[c.RealisedInfo], sides: Sequence[c.SideInfo]) -> Iterator[str]:
+    for one in found:
+        yield ""
+        yield f"behind {one.site} of {sides[one.side].label}: {one.file} by {one.made}, on {one.arch}"
+        if one.undecided:
+            yield f"  not decided: {one.undecided}"
+        if one.instructions:
+            rows = [(f"{one.kernel}, {one.source}", "", "line", "the first of them")]
+            rows += [
+                (i.part, f"{len(i.lines)} {i.opcode}", str(i.lines[0]), i.text) for i in one.instructions
+            ]
+            yield from _table(rows, left=(0, 1, 3))
 
 
 def _travel(found: c.Travel) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from search.explain.attribution import (
 )
 from search.explain.ensemble import Ensemble, ensemble
 from search.explain.flat import Flat, flatten, paired
+from search.explain.instructions import Realised, realised
 from search.explain.legal import Legality
 from search.explain.parts import Change
 from search.explain.ranks import Ranking, rank
@@ -30,6 +31,7 @@ from specs import Platform, Spec
 from specs.errors import InputError, UlpscopeError, UnsupportedError
 from verify.case import Case
 from verify.emulator import Run
+from verify.lower.behind import Behind, behind
 
 Progress = Callable[[str, int, int], None]
 Cell = tuple[Spec, Platform]
@@ -47,6 +49,8 @@ class Explanation:
         changes: what differs, whether it was attributed or not.
         attribution: None where it was not asked for, or there is nothing to attribute: ``reason`` says which.
         rankings: of both sides; empty without an attribution.
+        realised: instructions behind the first site where the sides part, and behind the first whose bits do; empty
+            without a lowering.
     """
 
     labels: tuple[str, str]
@@ -57,6 +61,7 @@ class Explanation:
     attribution: Attribution | None
     rankings: tuple[Ranking, ...]
     reason: str = ""
+    realised: tuple[Realised, ...] = ()
 
 
 def _quiet(what: str, done: int, total: int) -> None:
@@ -103,6 +108,7 @@ def explain(
     seed: int = 0,
     orders: int = ORDERS,
     ranked: bool = True,
+    lowerings: tuple[str | None, str | None] = (None, None),
     progress: Progress = _quiet,
 ) -> Explanation:
     """Explain the difference of two sides on one input.
@@ -119,6 +125,7 @@ def explain(
         seed: of sampled orders.
         orders: how many are sampled where parts are more than six.
         ranked: whether to rank lines by their first-order sensitivities, too.
+        lowerings: what `verify.lower.behind.behind` takes, by side: of the kernel that its spec describes.
         progress: told what is done.
 
     Raises:
@@ -126,6 +133,7 @@ def explain(
     """
     progress("run", 0, 0)
     runs = start(case, a, b, backend=backend)
+    behind = _lowerings(runs, lowerings)
     labels = tuple(f"{run.spec.name}@{run.platform.name}" for run in runs)
     flats = flat_pair(runs)
     evaluate(runs)
@@ -145,7 +153,38 @@ def explain(
     if attribution is not None:
         rankings = tuple(rank(run, attribution.parts) for run in runs) if ranked else ()
     return Explanation(
-        (labels[0], labels[1]), runs, found, not parts, changes, attribution, rankings, refused or reason
+        labels=(labels[0], labels[1]),
+        runs=runs,
+        travel=found,
+        same_program=not parts,
+        changes=changes,
+        attribution=attribution,
+        rankings=rankings,
+        reason=refused or reason,
+        realised=_realised(found, runs, behind),
+    )
+
+
+def _lowerings(runs: tuple[Run, Run], names: tuple[str | None, str | None]) -> list[Behind | None]:
+    return [
+        None if name is None else behind(name, f"sm_{run.platform.context.get('compute_capability', 0)}")
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _realised(
+    found: Travel, runs: tuple[Run, Run], lowerings: Sequence[Behind | None]
+) -> tuple[Realised, ...]:
+    """The instructions behind the sites where the sides part first, of either side that has a lowering."""
+    sites = list(dict.fromkeys(s.name for s in (found.first, found.first_same) if s is not None))
+    own = [
+        None if low is None else flatten(run, run.spec.name) for run, low in zip(runs, lowerings, strict=True)
+    ]
+    return tuple(
+        realised(side, site, flat, low)
+        for site in sites
+        for side, (flat, low) in enumerate(zip(own, lowerings, strict=True))
+        if flat is not None and low is not None
     )
 
 

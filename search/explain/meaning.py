@@ -7,16 +7,18 @@ it is scaled. Their distance says nothing about rounding, and is shown as such.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.explain.pieces import Pieces, pieces_of
 from search.explain.reals import CLOSE, RealArithmetic
 from specs.errors import UlpscopeError
 from specs.formats import BASES
 from specs.names import SCALARS
-from specs.program import DIM, TOKEN
+from specs.program import DIM
 from verify.arguments import Problem
 from verify.definition import Walker
 from verify.emulator import Run
@@ -76,49 +78,57 @@ def sample_of(problem: Problem, n: int) -> Problem:
 
 
 def same_meaning(a: Run, b: Run, names: Sequence[str]) -> dict[str, bool]:
-    """Whether lines of tokens or of the row are one real number on both sides; what is not known is left out."""
+    """Whether lines are one real number on both sides, where a piece of the sample means the same on either.
+
+    Lines of which no piece does, or that have no value, are left out.
+    """
     found: dict[str, bool] = {}
+    if not names:
+        return found
     tokens = sample_tokens((a, b))
-    values = [_real_values(run, names, tokens) for run in (a, b)]
+    left, right = (_Sample(run, tokens) for run in (a, b))
     for name in names:
-        x, y = values[0].get(name), values[1].get(name)
-        if x is not None and y is not None and x.shape == y.shape:
-            known = np.isfinite(x) & np.isfinite(y)
-            size = float(np.abs(y[known]).max(initial=0.0))
-            near = np.abs(x[known] - y[known]) <= CLOSE * max(1e-3, size)
-            found[name] = bool(near.all())
+        x, y = left.values(name, right), right.values(name, left)
+        if x is None or y is None or not x.size:
+            continue
+        known = np.isfinite(x) & np.isfinite(y)
+        size = float(np.abs(y[known]).max(initial=0.0))
+        near = np.abs(x[known] - y[known]) <= CLOSE * max(1e-3, size)
+        found[name] = bool(near.all())
     return found
 
 
-def _real_values(run: Run, names: Sequence[str], tokens: int) -> dict[str, NDArray[np.float64]]:
-    """Lines of tokens as ``[token, ...]`` and lines of the row, in real numbers."""
-    program = run.program
-    sample = sample_of(run.problem, tokens)
-    found: dict[str, NDArray[np.float64]] = {}
-    try:
-        plan = plan_program(program, {**run.plan.context, "kv_len": sample.kv_len})
+class _Sample:
+    """One side on the sample, in real numbers."""
+
+    def __init__(self, run: Run, tokens: int) -> None:
+        self.program = run.program
+        self.walker: Walker | None = None
+        self._pieces: dict[str, Pieces] = {}
+        sample = sample_of(run.problem, tokens)
         scalars = {n: x for n, x in run.scalars.items() if n in SCALARS}
-        inputs = row_inputs(program, sample, scalars, 0, 0)
-    except UlpscopeError:
-        return {}
-    walker = Walker(program, plan, inputs, RealArithmetic())
-    for name in names:
-        axes = program.sites[name].type.axes
-        levels = axes & set(program.level_names)
-        of_tokens = TOKEN in axes and levels == frozenset(program.level_names)
-        if axes - {DIM} and not (of_tokens and axes <= {TOKEN, DIM, *levels}):
-            continue
-        dim = {DIM: 0} if DIM in axes else {}
-        try:
-            with np.errstate(all="ignore"):
-                if not of_tokens:
-                    found[name] = np.array([walker.value(name, dim)], np.float64)
-                    continue
-                values = np.full(plan.kv_len, np.nan)
-                for index in np.argwhere(plan.tokens >= 0).tolist():
-                    where = dict(zip((*program.level_names, TOKEN), index, strict=True))
-                    values[plan.tokens[tuple(index)]] = walker.value(name, {**where, **dim})
-        except (UlpscopeError, RecursionError):
-            continue
-        found[name] = values
-    return found
+        with suppress(UlpscopeError):
+            self.plan = plan_program(run.program, {**run.plan.context, "kv_len": sample.kv_len})
+            inputs = row_inputs(run.program, sample, scalars, 0, 0)
+            self.walker = Walker(run.program, self.plan, inputs, RealArithmetic())
+
+    def pieces(self, name: str) -> Pieces:
+        """The pieces of a site of the sample."""
+        if name not in self._pieces:
+            self._pieces[name] = pieces_of(self.program, self.plan, name)
+        return self._pieces[name]
+
+    def values(self, name: str, other: _Sample) -> NDArray[np.float64] | None:
+        """A site (its first column) at the pieces that the other side has, too, in one order for both."""
+        if self.walker is None or other.walker is None:
+            return None
+        mine, theirs = self.pieces(name), other.pieces(name)
+        if mine.kind != theirs.kind or set(mine.rest) - {DIM} or set(theirs.rest) - {DIM}:
+            return None
+        keys = sorted((k for k in mine.keys if k in theirs.keys), key=repr)
+        where = {DIM: 0} if DIM in mine.rest else {}
+        with np.errstate(all="ignore"), suppress(UlpscopeError, RecursionError):
+            return np.array(
+                [self.walker.value(name, {**mine.index(mine.keys[k]), **where}) for k in keys], np.float64
+            )
+        return None

@@ -7,26 +7,28 @@ none where no such group exists. Values of the row always meet.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.explain.flat import Flat
+from search.explain.flat import Flat, reads
 from search.explain.meaning import same_meaning
+from search.explain.parts import roles
+from search.explain.pieces import needed_sites, pieces_of
 from specs.formats import Format
-from specs.nodes import Last, Name, Prev
-from specs.program import CONSTANTS, TOKEN, Program
+from specs.program import CONSTANTS, TOKEN
 from verify.emulator import Run
 from verify.explain import bit_text, decimal
 from verify.numerics.ulp import MISMATCH, ulp_distance
 
 Array = NDArray[Any]
 #: What is said of a site that is not the same real number on both sides.
-OTHER = "another quantity on either side, even unrounded"
+OTHER = "another quantity on either side"
+#: What is said of groups that no group of the other side is.
+APART = "groups own other tokens"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Station:
         special: elements of which one side alone is NaN or infinite.
         first, worst: the first element that differs, and the one that is furthest apart.
         note: what limits the comparison.
+        other: why the name means another quantity on either side; then nothing is compared, and ``first`` only shows a
+            pair of values. Empty if it is one quantity, or that is not known.
     """
 
     name: str
@@ -74,16 +78,22 @@ class Station:
     text_b: str
     place_a: str
     place_b: str
-    compared: int
-    only_a: int
-    only_b: int
-    differing: int
-    max_ulp: int | None
-    max_abs: float
-    special: int
-    first: Point | None
-    worst: Point | None
+    compared: int = 0
+    only_a: int = 0
+    only_b: int = 0
+    differing: int = 0
+    max_ulp: int | None = None
+    max_abs: float = 0.0
+    special: int = 0
+    first: Point | None = None
+    worst: Point | None = None
     note: str = ""
+    other: str = ""
+
+    @property
+    def parts(self) -> bool:
+        """Whether the sides part here: bits of one quantity differ, or it is two quantities, of other bits."""
+        return self.differing > 0 or (bool(self.other) and self.first is not None)
 
 
 @dataclass(frozen=True)
@@ -106,13 +116,13 @@ class Travel:
 
     @property
     def first(self) -> Station | None:
-        """The first site whose bits part."""
-        return next((s for s in self.stations if s.differing), None)
+        """The first site where the sides part."""
+        return next((s for s in self.stations if s.parts), None)
 
     @property
     def first_same(self) -> Station | None:
         """The first site whose bits part though it is one real number on both sides."""
-        return next((s for s in self.stations if s.differing and OTHER not in s.note), None)
+        return next((s for s in self.stations if s.differing), None)
 
     @property
     def output(self) -> Station:
@@ -123,7 +133,7 @@ class Travel:
 def sites(a: Run, b: Run) -> list[str]:
     """Sites that both sides have, are numbers, and that the output needs on either side; the output last."""
     known = set(a.site_names()) & set(b.site_names())
-    need = [_needed(r.program) for r in (a, b)]
+    need = [needed_sites(r.program) for r in (a, b)]
     left, right = a.program.sites, b.program.sites
     found = [
         name
@@ -142,16 +152,48 @@ def travel(a: Run, b: Run, flats: tuple[Flat, Flat]) -> Travel:
     """Compare two runs of one input that have the same shape of outputs."""
     names = sites(a, b)
     first_group = _first_group(a, b)
-    own = [_needed(r.program) for r in (a, b)]
-    meant = same_meaning(a, b, [n for n in names if n != "output"])
+    own = [needed_sites(r.program) for r in (a, b)]
+    stations = [_station(a, b, flats, name) for name in names]
+    apart = [s.name for s in stations if s.differing and s.name != "output"]
+    meant = same_meaning(a, b, apart)
+    others = {name for name, same in meant.items() if same is False}
+    shown = [
+        _uncompared(s, _why(s.name, flats, (a, b), stations, others)) if s.name in others else s
+        for s in stations
+    ]
     return Travel(
-        stations=tuple(_station(a, b, flats, name, meant.get(name, True)) for name in names),
+        stations=tuple(shown),
         only_a=_alone(a, b, own[0]),
         only_b=_alone(b, a, own[1]),
         same_partition=first_group is None,
         groups=(a.plan.count, b.plan.count),
         first_group=first_group,
     )
+
+
+def _why(
+    name: str, flats: tuple[Flat, Flat], runs: tuple[Run, Run], stations: Sequence[Station], others: set[str]
+) -> str:
+    """Why a line is another quantity on either side: by what it reads, or by its text."""
+    read = [dict.fromkeys(n for n in reads(run.program, name) if n != name) for run in runs]
+    role = [roles(run.program).get(name, "") for run in runs]
+    if role[0] != role[1]:
+        return f"it belongs to {role[0]} of the first, and to {role[1]} of the second"
+    alone = [", ".join(n for n in mine if n not in other) for mine, other in (read, read[::-1])]
+    if all(alone):
+        return f"the first reads {alone[0]}, the second {alone[1]}"
+    if any(alone):
+        return f"only the {'first' if alone[0] else 'second'} reads {alone[0] or alone[1]}"
+    by_name = {s.name: s for s in stations}
+    for one in read[0]:
+        if one in others:
+            return f"it reads {one}, which is another quantity, too"
+        station = by_name.get(one)
+        if station is not None and not station.compared:
+            return f"it reads {one}, whose {station.note}"
+        if station is not None and station.only_a + station.only_b:
+            return f"it reads {one}, of which some {APART}"
+    return "its lines differ"
 
 
 def _alone(run: Run, other: Run, need: set[str]) -> tuple[str, ...]:
@@ -183,77 +225,79 @@ def _span(tokens: Array) -> tuple[int, int, int]:
     return (int(tokens.min()), int(tokens.max()), len(tokens)) if len(tokens) else (0, -1, 0)
 
 
-def _station(a: Run, b: Run, flats: tuple[Flat, Flat], name: str, meant: bool) -> Station:
-    texts = [f.source(name) for f in flats]
-    places = [str(f.place(name)) for f in flats]
+def _station(a: Run, b: Run, flats: tuple[Flat, Flat], name: str) -> Station:
     left, right = _Values(a, name), _Values(b, name)
+    blank = Station(
+        name=name,
+        text_a=flats[0].source(name),
+        text_b=flats[1].source(name),
+        place_a=str(flats[0].place(name)),
+        place_b=str(flats[1].place(name)),
+        only_a=left.count,
+        only_b=right.count,
+    )
     met = _meet(left, right)
     if isinstance(met, str):
-        return Station(
-            name,
-            texts[0],
-            texts[1],
-            places[0],
-            places[1],
-            0,
-            left.count,
-            right.count,
-            0,
-            None,
-            0.0,
-            0,
-            None,
-            None,
-            met,
-        )
+        return replace(blank, note=met)
     x, y, rows_a, rows_b = met
     formats = left.format, right.format
-    wide = [v.astype(np.float64) for v in (x, y)]
     same_format = formats[0].base == formats[1].base
-    nan = np.isnan(wide[0]) & np.isnan(wide[1])
-    if same_format:
-        words = f"u{x.dtype.itemsize}"
-        differs = (x.view(words) != y.view(words)) & ~nan
-    else:
-        differs = (wide[0] != wide[1]) & ~nan
+    blank = replace(
+        blank,
+        compared=int(x.size),
+        only_a=left.count - int(x.size),
+        only_b=right.count - int(y.size),
+        max_ulp=0 if same_format else None,
+        note="" if same_format else f"formats differ: {formats[0]} and {formats[1]}; values are compared",
+    )
+    wide = [v.astype(np.float64) for v in (x, y)]
+    differs = (_words(x) != _words(y)) if same_format else (wide[0] != wide[1])
+    differs &= ~(np.isnan(wide[0]) & np.isnan(wide[1]))
+    if not differs.any():
+        return blank
     with np.errstate(invalid="ignore"):
         gap = np.abs(wide[0] - wide[1])
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
-    special = int((differs & ~finite).sum())
     gap = np.where(finite & differs, gap, 0.0)
-    distance: Array | None = ulp_distance(x, y) if same_format and differs.any() else None
-    most = None
-    if distance is not None:
-        real = distance[(distance != MISMATCH)]
-        most = int(real.max()) if real.size else None
-    if not differs.any():
-        most = 0 if same_format else None
+    distance: Array | None = ulp_distance(x, y) if same_format else None
+    real = None if distance is None else distance[distance != MISMATCH]
 
     def point(flat: int) -> Point:
         where = np.unravel_index(flat, x.shape)
         return _point(left, right, x, y, rows_a, rows_b, tuple(int(i) for i in where), distance)
 
-    first = point(int(np.argmax(differs))) if differs.any() else None
-    worst = point(int(np.argmax(gap))) if differs.any() else None
-    notes = [] if same_format else [f"formats differ: {formats[0]} and {formats[1]}; values are compared"]
-    if not meant:
-        notes.append(OTHER)
-    return Station(
-        name,
-        texts[0],
-        texts[1],
-        places[0],
-        places[1],
-        int(x.size),
-        left.count - int(x.size),
-        right.count - int(y.size),
-        int(differs.sum()),
-        most,
-        float(gap.max(initial=0.0)),
-        special,
-        first,
-        worst,
-        "; ".join(notes),
+    return replace(
+        blank,
+        differing=int(differs.sum()),
+        max_ulp=None if real is None or not real.size else int(real.max()),
+        max_abs=float(gap.max(initial=0.0)),
+        special=int((differs & ~finite).sum()),
+        first=point(int(np.argmax(differs))),
+        worst=point(int(np.argmax(gap))),
+    )
+
+
+def _words(values: Array) -> Array:
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _uncompared(station: Station, why: str) -> Station:
+    """A site whose two values are two quantities: one pair is shown, and no distance."""
+    first = None if station.first is None else replace(station.first, ulp=None)
+    met = station.compared
+    return replace(
+        station,
+        compared=0,
+        only_a=station.only_a + met,
+        only_b=station.only_b + met,
+        differing=0,
+        max_ulp=None,
+        max_abs=0.0,
+        special=0,
+        first=first,
+        worst=None,
+        other=why,
+        note=f"{OTHER}: {why}",
     )
 
 
@@ -261,122 +305,42 @@ class _Values:
     """One site of one run, with the pieces of its groups laid out along one axis: ``[*rows, piece, *rest]``."""
 
     def __init__(self, run: Run, name: str) -> None:
-        program = run.program
         self.run, self.name = run, name
-        self.site = program.sites[name]
         self.format: Format = run.format_of(name)
+        self.pieces = pieces_of(run.program, run.plan, name)
         array = run.outward(name)
-        axes = tuple(a for a in program.axes if a in self.site.type.axes)
-        self.lead = array.ndim - len(axes)
-        levels = [a for a in axes if a in program.level_names]
-        self.kind = TOKEN if TOKEN in axes else "group" if levels else "row"
-        nest = len(levels) + (TOKEN in axes)
-        self.rest = axes[nest:]
-        if self.kind == "row":
-            array = np.expand_dims(array, self.lead)
-        shape = array.shape
-        self.pieces = shape[self.lead : self.lead + max(1, nest)]
-        self.array = array.reshape(*shape[: self.lead], -1, *shape[self.lead + max(1, nest) :])
-        self.levels = levels
-        self.keys = self._keys()
-        self.count = int(len(self.keys) * self.array.size / max(1, self.array.shape[self.lead]))
-
-    def _keys(self) -> dict[Any, int]:
-        """By what a piece means (a token, the tokens of a group), its number along the axis of pieces."""
-        plan, program = self.run.plan, self.run.program
-        if self.kind == "row":
-            return {(): 0}
-        if self.kind == TOKEN:
-            if len(self.levels) != len(program.level_names):
-                return {}
-            flat = plan.tokens.reshape(-1)
-            return {int(t): i for i, t in enumerate(flat) if t >= 0}
-        depth = program.level_names.index(self.levels[-1]) + 1
-        if self.levels != list(program.level_names[:depth]):
-            return {}
-        exists = plan.exists[self.levels[-1]]
-        tokens = plan.tokens.reshape(*exists.shape, -1)
-        folded = _folded_levels(program, self.name)
-        found: dict[Any, int] = {}
-        seen: dict[tuple[int, ...], NDArray[np.bool_]] = {}
-        for number, index in enumerate(np.ndindex(*exists.shape)):
-            if not exists[index]:
-                continue
-            own = tokens[index]
-            own = own[own >= 0]
-            mask = np.zeros(plan.kv_len, np.bool_)
-            mask[own] = True
-            key = _digest(mask)
-            if folded is not None:
-                scope = index[:folded]
-                seen[scope] = seen.get(scope, np.zeros(plan.kv_len, np.bool_)) | mask
-                own_key = () if self.name in program.states else key
-                key = (own_key, _digest(seen[scope]))
-            found.setdefault(key, number)
-        return found
+        nest = len(self.pieces.shape)
+        self.lead = array.ndim - nest - len(self.pieces.rest)
+        self.array = array.reshape(*array.shape[: self.lead], -1, *array.shape[self.lead + nest :])
+        self.count = int(len(self.pieces.keys) * self.array.size / max(1, self.array.shape[self.lead]))
 
     def group(self, number: int) -> tuple[int | None, tuple[int, int] | None]:
         """The outermost group of a piece, by number, and the span of the tokens of the piece."""
-        if self.kind == "row" or not self.levels:
+        levels = self.pieces.levels
+        if not levels:
             return None, None
-        index = np.unravel_index(number, self.pieces)
-        tokens = self.run.plan.tokens[tuple(int(i) for i in index[: len(self.levels)])]
+        index = self.pieces.index(number)
+        tokens = self.run.plan.tokens[tuple(index[level] for level in levels)]
         owned = tokens[tokens >= 0]
         span = (int(owned.min()), int(owned.max())) if owned.size else None
-        return int(index[0]), span
-
-
-def _digest(mask: NDArray[np.bool_]) -> bytes:
-    return hashlib.blake2b(np.packbits(mask).tobytes(), digest_size=16).digest()
-
-
-def _folded_levels(program: Program, name: str) -> int | None:
-    """How many levels enclose the state that a line of a fold depends on; None: it depends on none."""
-    section = program.sites[name].section
-    around = program.levels_to(section)
-    depths = [
-        len(program.levels_to(state.scope))
-        for state_name, state in program.states.items()
-        if state_name in _needed(program, name) and set(state.levels) & set(around)
-    ]
-    return min(depths) if depths else None
-
-
-def _needed(program: Program, start: str = "output") -> set[str]:
-    found: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        if name in found or name not in program.sites:
-            continue
-        found.add(name)
-        nodes = list(program.sites[name].expr.walk())
-        if name in program.states:
-            nodes += program.states[name].start.walk()
-        for n in nodes:
-            match n:
-                case Name(id=other) | Prev(state=other) | Last(state=other):
-                    todo.append(other)
-                case _:
-                    pass
-    return found
+        return index[levels[0]], span
 
 
 def _meet(a: _Values, b: _Values) -> tuple[Array, Array, list[int], list[int]] | str:
     """The values that mean the same, and which pieces they are; or why none do."""
-    if a.kind != b.kind:
-        return f"a value of a {a.kind} on one side, of a {b.kind} on the other"
-    views = [[v.run.program.views[r] for r in v.rest if r in v.run.program.views] for v in (a, b)]
+    if a.pieces.kind != b.pieces.kind:
+        return f"a value of a {a.pieces.kind} on one side, of a {b.pieces.kind} on the other"
+    views = [[v.run.program.views[r] for r in v.pieces.rest if r in v.run.program.views] for v in (a, b)]
     if [(v.size, v.index) for v in views[0]] != [(v.size, v.index) for v in views[1]]:
         return "kept by other lanes on either side"
-    if len(a.rest) != len(b.rest):
+    if len(a.pieces.rest) != len(b.pieces.rest):
         return "other axes on either side"
-    common = [k for k in a.keys if k in b.keys]
-    if a.kind == TOKEN:
+    common = [k for k in a.pieces.keys if k in b.pieces.keys]
+    if a.pieces.kind == TOKEN:
         common.sort()
     if not common:
-        return "groups own other tokens"
-    rows_a, rows_b = [a.keys[k] for k in common], [b.keys[k] for k in common]
+        return APART
+    rows_a, rows_b = [a.pieces.keys[k] for k in common], [b.pieces.keys[k] for k in common]
     x = np.ascontiguousarray(np.take(a.array, rows_a, axis=a.lead))
     y = np.ascontiguousarray(np.take(b.array, rows_b, axis=b.lead))
     if x.shape != y.shape:
@@ -399,10 +363,10 @@ def _point(
     piece = where[a.lead]
     group_a, span = a.group(rows_a[piece])
     group_b, _ = b.group(rows_b[piece])
-    if a.kind == TOKEN:
+    if a.pieces.kind == TOKEN:
         at["token"] = int(a.run.plan.tokens.reshape(-1)[rows_a[piece]])
         span = None
-    at |= dict(zip(a.rest, where[a.lead + 1 :], strict=True))
+    at |= dict(zip(a.pieces.rest, where[a.lead + 1 :], strict=True))
     ulp = None if distance is None or distance[where] == MISMATCH else int(distance[where])
     return Point(
         at=at,

@@ -88,7 +88,7 @@ def sited(
     return tuple(
         SiteInstructions(
             site=site,
-            instructions=tuple(_listed(parts, texts)),
+            instructions=tuple(sorted(_listed(parts, texts), key=lambda i: i.lines)),
             undecided=lines.undecided.get(site, ""),
         )
         for site, parts in lines.parts.items()

@@ -72,7 +72,9 @@ def read(folder: Path) -> c.Explanation:
 
 def test_verdict_first_then_where_and_what(written: tuple[Path, str]) -> None:
     lines = written[1].splitlines()
-    assert lines[0].startswith("first parts at weight, row 0, token 0, group 0: ")
+    assert lines[0].startswith(
+        "first parts at weight, another quantity on either side: it reads safe, of which some groups own other tokens; "
+    )
     assert " ULP at row " in lines[0]
     assert " accounts for " in lines[0]
     assert any("first at group 0: 64 tokens from 0 and 256 tokens from 0" in line for line in lines)
