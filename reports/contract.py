@@ -18,6 +18,7 @@ from reports.contract_base import Note as Note
 from reports.contract_base import Number as Number
 from reports.contract_base import Sha256 as Sha256
 from reports.contract_base import Share as Share
+from reports.contract_base import absent
 from reports.contract_base import to_json as to_json
 from reports.contract_campaign import CampaignCase as CampaignCase
 from reports.contract_campaign import CampaignGroup as CampaignGroup
@@ -43,6 +44,7 @@ from reports.contract_wide import Splits as Splits
 from reports.contract_wide import TrafficRow as TrafficRow
 from reports.contract_wide import TrafficTime as TrafficTime
 from reports.contract_wide import TrafficView as TrafficView
+from reports.prove.section import ProofSection
 
 SCHEMA_ID = "ulpscope.report/1"
 
@@ -258,12 +260,8 @@ class Study(Frozen):
     notes: tuple[Note, ...] = ()
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class Report(Frozen):
-    """A divergence report, or the report of a campaign. Without a campaign its JSON has no such key."""
+    """A divergence report, or the report of a campaign. Without a campaign, or proofs, its JSON has no such key."""
 
     schema_id: Literal["ulpscope.report/1"] = SCHEMA_ID
     title: str
@@ -276,7 +274,8 @@ class Report(Frozen):
     depth: Depth | None = None
     splits: Splits | None = None
     traffic: TrafficView | None = None
-    campaign: CampaignView | None = Field(default=None, exclude_if=_absent)
+    campaign: CampaignView | None = Field(default=None, exclude_if=absent)
+    proofs: ProofSection | None = Field(default=None, exclude_if=absent)
     notes: tuple[Note, ...] = ()
 
 

@@ -26,6 +26,11 @@ def to_json(report: Frozen) -> str:
     )
 
 
+def absent(value: object) -> bool:
+    """Whether a part is not there: JSON then has no such key (``exclude_if``)."""
+    return value is None
+
+
 class Number(Frozen):
     """One number of the arithmetic: ``text`` decimal, ``hexfloat`` as C prints it, ``bits`` of ``format``."""
 

@@ -26,6 +26,7 @@ from reports.campaign_view import Campaign
 from reports.contract import Distances, GeometryView, Reading, Report, Study
 from reports.formatting import FILTERS
 from reports.palette import Palette
+from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from specs.errors import FidelityError
 
 
@@ -99,6 +100,7 @@ def render(report: Report) -> str:
             report=report,
             views=views,
             campaign=campaign,
+            proofs=SectionView.of(report.proofs),
             flows=[flowchart.draw(s.flow, f"Dataflow of {s.name}") for s in report.specs],
             figures={name: script_json(figure) for name, figure in drawn.items()},
             css=Markup(_asset("page.css")),
@@ -170,5 +172,5 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update({**FILTERS, **PROOF_FILTERS})
     return environment

@@ -11,6 +11,7 @@ import jinja2
 from reports.campaign_view import Campaign
 from reports.contract import Report
 from reports.formatting import FILTERS
+from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.strips import strips
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!])")
@@ -37,7 +38,8 @@ def render_markdown(report: Report) -> str:
     partitions = [strips(study.ownership) for study in report.studies]
     campaign = Campaign(report.campaign) if report.campaign else None
     template = _environment().get_template("report.md.j2")
-    return template.render(report=report, partitions=partitions, c=campaign)
+    proofs = SectionView.of(report.proofs)
+    return template.render(report=report, partitions=partitions, c=campaign, proofs=proofs)
 
 
 def _asset(name: str) -> str:
@@ -55,5 +57,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update({**FILTERS, "md": escape, "code": code})
+    environment.filters.update({**FILTERS, **PROOF_FILTERS, "md": escape, "code": code})
     return environment

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from reports.contract_base import Count, Frozen, Sha256
+from reports.contract_base import Count, Frozen, Sha256, absent
+from reports.prove.section import ProofSection
 
 SCHEMA_ID = "ulpscope.kernels/1"
 
@@ -100,6 +101,7 @@ class KernelsReport(Frozen):
     capture: Capture
     kernels: tuple[Kernel, ...]
     probes: tuple[Probe, ...]
+    proofs: ProofSection | None = Field(default=None, exclude_if=absent)
 
 
 def from_text(text: str) -> KernelsReport:

@@ -16,6 +16,7 @@ from reports.formatting import FILTERS
 from reports.html import policy
 from reports.kernels import contract as c
 from reports.markdown import code, escape
+from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.runs.marks import brief
 from reports.runs.page import clean, clip
 from reports.runs.wording import plain
@@ -55,13 +56,23 @@ def render(report: c.KernelsReport) -> str:
     return (
         _environment(html=True)
         .get_template("kernels.html.j2")
-        .render(report=report, css=Markup(_asset("page.css")), script=Markup(script), policy=policy(script))
+        .render(
+            report=report,
+            proofs=SectionView.of(report.proofs),
+            css=Markup(_asset("page.css")),
+            script=Markup(script),
+            policy=policy(script),
+        )
     )
 
 
 def render_markdown(report: c.KernelsReport) -> str:
     """The Markdown of ``report``."""
-    return _environment(html=False).get_template("kernels.md.j2").render(report=report)
+    return (
+        _environment(html=False)
+        .get_template("kernels.md.j2")
+        .render(report=report, proofs=SectionView.of(report.proofs))
+    )
 
 
 def _asset(name: str) -> str:
@@ -90,7 +101,7 @@ def _environment(*, html: bool) -> jinja2.Environment:
         "md": _md,
         "code": _code,
     }
-    environment.filters.update({**FILTERS, **own})
+    environment.filters.update({**FILTERS, **PROOF_FILTERS, **own})
     return environment
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
-from reports.contract_base import Frozen, Sha256
+from reports.contract_base import Frozen, Sha256, absent
 from search.prove.answer import Kind, Status
 
 SCHEMA_ID = "ulpscope.proofs/1"
@@ -84,10 +84,6 @@ class Provenance(Frozen):
     versions: dict[str, str]
 
 
-def _empty(value: object) -> bool:
-    return value is None
-
-
 class Proofs(Frozen):
     """The answers of one command: ``proofs`` or, where a whole library is asked, ``specs`` and ``others``.
 
@@ -101,10 +97,10 @@ class Proofs(Frozen):
     question: Question
     verdict: str
     provenance: Provenance
-    platforms: tuple[str, ...] | None = Field(default=None, exclude_if=_empty)
-    specs: tuple[SpecProofs, ...] | None = Field(default=None, exclude_if=_empty)
-    others: tuple[Proof, ...] | None = Field(default=None, exclude_if=_empty)
-    proofs: tuple[Proof, ...] | None = Field(default=None, exclude_if=_empty)
+    platforms: tuple[str, ...] | None = Field(default=None, exclude_if=absent)
+    specs: tuple[SpecProofs, ...] | None = Field(default=None, exclude_if=absent)
+    others: tuple[Proof, ...] | None = Field(default=None, exclude_if=absent)
+    proofs: tuple[Proof, ...] | None = Field(default=None, exclude_if=absent)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Proofs:

@@ -100,6 +100,15 @@
     });
   }
 
+  // What a link leads to is unfolded, and so is what it stands in.
+  const unfold = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    if (target) target.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   for (const button of all("button.copy")) {
     button.hidden = false;
     button.addEventListener("click", async () => {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from reports import reading
 from reports.contract_base import to_json
 from reports.runs import contract as c
-from reports.runs import reading
 from reports.runs.build import compare
 from reports.runs.difference import compare_reports
 from reports.runs.difftext import lines, markdown

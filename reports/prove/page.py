@@ -1,0 +1,99 @@
+"""Proofs as one self-contained HTML page, and as Markdown: pure functions of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from reports.formatting import FILTERS
+from reports.html import policy
+from reports.markdown import code, escape
+from reports.prove import contract as c
+from reports.prove import view
+from reports.prove.sectioning import PROOF_FILTERS
+
+#: Bytes of a page at most: where it is larger, fewer claims of each status are shown.
+LIMIT = 2_000_000
+_MOST = (1000, 300, 100, 30)
+
+
+def render(report: c.Proofs) -> str:
+    """The page of proofs, under 2 MB."""
+    context = _context(report)
+    page = ""
+    for most in _MOST:
+        page = _page(context, most)
+        if len(page.encode()) < LIMIT:
+            break
+    return page
+
+
+def _page(context: Mapping[str, Any], most: int) -> str:
+    script = _asset("page.js")
+    return (
+        _environment(html=True)
+        .get_template("proofs.html.j2")
+        .render(
+            **context,
+            most=most,
+            css=Markup(_asset("page.css")),
+            script=Markup(script),
+            policy=policy(script),
+        )
+    )
+
+
+def render_markdown(report: c.Proofs) -> str:
+    """The Markdown of proofs."""
+    return _environment(html=False).get_template("proofs.md.j2").render(**_context(report))
+
+
+def _context(report: c.Proofs) -> dict[str, Any]:
+    claims = view.shown(report.claims)
+    columns = list(dict.fromkeys(name for row in report.specs or () for name in row.proofs))
+    numbered = iter(claims)
+    table: list[tuple[str, list[view.Shown | None]]] = []
+    for row in report.specs or ():
+        held = {name: next(numbered) for name in row.proofs}
+        table.append((row.spec, [held.get(name) for name in columns]))
+    status = dict(view.by_status(claims))
+    return {
+        "report": report,
+        "headline": view.headline(report.claims),
+        "all": claims,
+        "open": [x for x in claims if x.proof.status not in (*view.SETTLED, "refused")],
+        "refuted": status.get("refuted", []),
+        "grids": status.get("exhaustive", []),
+        "proved": status.get("proved", []),
+        "refused": status.get("refused", []),
+        "leaning": sum(x.leans for x in claims),
+        "shared": view.shared(claims),
+        "columns": columns,
+        "table": table,
+        "hashes": list(
+            {(s.spec, s.sha256): None for x in claims for s in x.proof.about if s.spec and s.sha256}
+        ),
+    }
+
+
+def _asset(name: str) -> str:
+    return (files("reports") / "templates" / name).read_text("utf-8")
+
+
+@cache
+def _environment(*, html: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=html,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=not html,
+    )
+    environment.filters.update({**FILTERS, **PROOF_FILTERS, "md": escape, "code": code})
+    return environment
