@@ -14,6 +14,8 @@ from reports.accesses import traffic_view
 from reports.dataflow import flow_of
 from reports.depth import depth
 from reports.folder import run_id, unwritable, write_files
+from reports.prove.contract import Proofs
+from reports.prove.section import ProofFile, Subject, proof_section
 from reports.splits import splits
 from reports.study import About, study
 from reports.target import Target
@@ -92,8 +94,12 @@ def main_report(
     platforms: Sequence[str] = PLATFORMS,
     command: str = "ulpscope report",
     progress: Progress = _quiet,
+    proofs: Sequence[tuple[ProofFile, Proofs]] = (),
 ) -> c.Report:
-    """The report on the bundled inputs: the teaching row and a real attention layer."""
+    """The report on the bundled inputs: the teaching row and a real attention layer.
+
+    ``proofs``: files whose claims about these specs are shown.
+    """
     began = time.perf_counter()
     cases = bundled()
     shape = model_context()
@@ -110,7 +116,8 @@ def main_report(
     progress("split count", 0, 0)
     by_split = splits(targets[0].platform, seed, progress=lambda i, n: progress("split count", i, n))
     table = traffic_view(targets, _platforms(targets), 27_525, shape)
-    return _assemble(began, seed, command, targets, studies, depth=by_depth, splits=by_split, traffic=table)
+    parts: dict[str, Any] = {"depth": by_depth, "splits": by_split, "traffic": table}
+    return _assemble(began, seed, command, targets, studies, proofs, **parts)
 
 
 def case_report(
@@ -121,8 +128,9 @@ def case_report(
     platforms: Sequence[str] = PLATFORMS,
     command: str = "ulpscope report",
     progress: Progress = _quiet,
+    proofs: Sequence[tuple[ProofFile, Proofs]] = (),
 ) -> c.Report:
-    """The report on one input of the user's, through every backend and platform."""
+    """The report on one input of the user's, through every backend and platform; ``proofs`` as in `main_report`."""
     began = time.perf_counter()
     targets = make_targets(backends, platforms, [case.kernel_context()])
     about = About(
@@ -132,7 +140,7 @@ def case_report(
     one = study(case, about, targets)
     context = {k: v for k, v in case.shape().items() if k in ("batch", "q_heads", "kv_heads", "head_dim")}
     table = traffic_view(targets, _platforms(targets), max(1, case.kv_len), context)
-    return _assemble(began, seed, command, targets, [one], traffic=table)
+    return _assemble(began, seed, command, targets, [one], proofs, traffic=table)
 
 
 def bundled() -> list[tuple[Case, About]]:
@@ -194,6 +202,7 @@ def _assemble(
     command: str,
     targets: Sequence[Target],
     studies: Sequence[c.Study],
+    proofs: Sequence[tuple[ProofFile, Proofs]],
     depth: c.Depth | None = None,
     splits: c.Splits | None = None,
     traffic: c.TrafficView | None = None,
@@ -201,6 +210,7 @@ def _assemble(
     shown = list({t.spec.name: t.spec for t in targets}.values())
     shown += [load_spec(name) for name in REFERENCE if name not in {s.name for s in shown}]
     context = {"kv_len": 27_525, **model_context()}
+    cells = [(t.spec, t.platform) for t in targets]
     return c.Report(
         title="Divergence report",
         verdict=report_verdict(studies),
@@ -228,6 +238,7 @@ def _assemble(
         depth=depth,
         splits=splits,
         traffic=traffic,
+        proofs=proof_section(proofs, Subject.of(cells, shown)) if proofs else None,
     )
 
 

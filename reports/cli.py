@@ -97,6 +97,12 @@ def report(
     mapping: reports.runs.cli.MappingOption = None,
     predicted: reports.runs.cli.PredictedOption = None,
     candidates: reports.runs.cli.CandidateOption = None,
+    proofs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proofs", metavar="FILE", help="Show what ulpscope prove --format json wrote; repeat it."
+        ),
+    ] = None,
     fail: Annotated[
         bool,
         typer.Option(
@@ -143,22 +149,23 @@ def report(
             from reports.runs.command import DIFF, holds_kernels, report_diff, report_kernels, report_runs
 
             if sides[0] == DIFF:
-                _refused("does not go with diff", "leave it out", **of_job, **of_runs)
+                _refused("does not go with diff", "leave it out", **of_job, **of_runs, proofs=proofs)
                 report_diff(answer, sides[1:], out=folder, fail=fail)
             elif len(sides) == 1 and holds_kernels(sides[0]):
                 one = {name: of_job.pop(name) for name in ("spec", "platform")}
                 _refused("does not go with a capture of kernels", "leave it out", **of_job, **of_runs)
                 own = {name: _single(name, values) for name, values in one.items()}
-                report_kernels(answer, sides[0], out=folder, fail=fail, **own)
+                report_kernels(answer, sides[0], out=folder, fail=fail, proofs=proofs, **own)
             else:
                 _refused("does not go with runs", "leave it out", **of_job)
-                report_runs(answer, sides, out=folder, fail=fail, **of_runs)
+                report_runs(answer, sides, out=folder, fail=fail, proofs=proofs, **of_runs)
         return
     with answering(as_json or schema) as answer:
         from reports import build
         from reports.campaign import campaign_folder
         from reports.contract import json_schema
         from reports.folder import reserved
+        from reports.prove.reading import read_proofs
 
         if schema:
             answer.data(json_schema())
@@ -167,7 +174,7 @@ def report(
         progress = Progress()
         if campaign is not None:
             others = {name: value for name, value in of_job.items() if name != "campaign"}
-            _refused("does not go with --campaign", "leave one of both out", **others)
+            _refused("does not go with --campaign", "leave one of both out", **others, proofs=proofs)
             _report_campaign(answer, campaign, folder or campaign_folder(campaign), progress, fail)
             return
         common: dict[str, Any] = {
@@ -176,6 +183,7 @@ def report(
             "platforms": platforms or build.PLATFORMS,
             "command": command_line(),
             "progress": progress,
+            "proofs": read_proofs(proofs or []),
         }
         with reserved(folder or Path("runs")):
             if file is None and not teaching and random_seed is None:

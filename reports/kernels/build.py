@@ -8,7 +8,10 @@ from pathlib import Path
 from time import perf_counter
 
 from reports.kernels import contract as c
+from reports.prove.contract import Proofs
+from reports.prove.section import ProofFile, Subject, proof_section
 from reports.runs.build import versions
+from specs.platforms import load_platform
 from verify.capture.format import read_capture
 from verify.capture.judge import KernelResult, RecordResult, judge, probes_of
 from verify.capture.probing import ProbeResult
@@ -22,6 +25,7 @@ def kernels_report(
     platform: str | None = None,
     command: str = "",
     progress: Progress | None = None,
+    proofs: Sequence[tuple[ProofFile, Proofs]] = (),
 ) -> c.KernelsReport:
     """The report on a capture.
 
@@ -30,6 +34,7 @@ def kernels_report(
         spec: another spec than the one that describes the kernel; ``platform``: another than the capture's machine.
         command: what the user typed.
         progress: told the kernel and how many of its records are done.
+        proofs: files whose claims about these specs are shown.
 
     Raises:
         InputError: the capture is damaged, or of a version or machine that nothing describes.
@@ -62,6 +67,17 @@ def kernels_report(
         ),
         kernels=tuple(map(_kernel, results)),
         probes=tuple(map(_probe, probes)),
+        proofs=proof_section(proofs, _subject(results, platform)) if proofs else None,
+    )
+
+
+def _subject(results: Sequence[KernelResult], platform: str | None) -> Subject:
+    """The specs that calls were compared with, as they were then, and their platforms."""
+    names = {r.platform for r in results}
+    return Subject(
+        {r.spec: r.spec_hash for r in results},
+        {name: load_platform(platform or name).content_hash for name in names},
+        frozenset((r.spec, r.platform) for r in results),
     )
 
 

@@ -14,6 +14,8 @@ from reports.contract_base import Count, Frozen, Sha256
 from reports.prove.contract import Proof, Proofs, Side
 from reports.prove.view import ORDER, side_name
 from search.prove.answer import words
+from specs.loader import Spec
+from specs.platforms import Platform
 
 #: ``here``: about specs of the report, on platforms that they run on there. ``partly``: of its sides one is.
 #: ``other``: about a spec or platform that has only the name of one in the report, or that has other options.
@@ -55,13 +57,23 @@ class Subject:
 
     Attributes:
         specs: content hashes of its specs, by name.
-        platforms: content hashes of its platforms, by name; empty where the declaration is not at hand.
+        platforms: content hashes of its platforms, by name.
         cells: which spec runs on which platform there.
     """
 
     specs: Mapping[str, str]
     platforms: Mapping[str, str]
     cells: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, cells: Iterable[tuple[Spec, Platform]], more: Iterable[Spec] = ()) -> Subject:
+        """Of specs on platforms, and of specs that are only shown."""
+        held = list(cells)
+        return cls(
+            {spec.name: spec.content_hash for spec in (*(s for s, _ in held), *more)},
+            {platform.name: platform.content_hash for _, platform in held},
+            frozenset((spec.name, platform.name) for spec, platform in held),
+        )
 
     def on(self, spec: str) -> list[str]:
         """The platforms that a spec runs on."""
@@ -112,10 +124,10 @@ def _side(side: Side, subject: Subject) -> tuple[Fit | None, list[str]]:
         changes = ", ".join(f"{name} = {value}" for name, value in side.changes.items())
         return "other", [f"about {side.spec} with {changes}, not as it is in this report"]
     wrong = [p for p in side.platforms if _redeclared(p, side, subject)]
-    known = subject.on(side.spec) if side.spec else list(subject.platforms)
+    known = subject.on(side.spec) or list(subject.platforms)  # of a spec that is only shown: any of them
     covered = [p for p in known if p in side.platforms and p not in wrong]
     again = [f"about another declaration of platform {p} than in this report" for p in wrong]
-    if covered or (side.spec and not known and not wrong):
+    if covered:
         missing = [p for p in known if p not in side.platforms]
         alone = [f"does not cover {', '.join(missing)}"] if missing and len(side.platforms) > 1 else []
         return "here", alone + again
@@ -128,7 +140,7 @@ def _side(side: Side, subject: Subject) -> tuple[Fit | None, list[str]]:
 
 def _redeclared(platform: str, side: Side, subject: Subject) -> bool:
     ours = subject.platforms.get(platform)
-    return bool(ours) and ours != side.platforms[platform]
+    return ours is not None and ours != side.platforms[platform]
 
 
 def _headline(placed: Iterable[PlacedProof]) -> str:

@@ -240,6 +240,7 @@ def compare_runs(
     fail: bool,
     predicted: list[str] | None = None,
     candidate: list[str] | None = None,
+    proofs: list[str] | None = None,
     listed: bool = False,
 ) -> None:
     """The command's body for runs; ``listed``: the answer is short, and names the files that were written.
@@ -247,6 +248,8 @@ def compare_runs(
     Raises:
         InputError: a run, the policy or an option is wrong; a file cannot be written.
     """
+    from reports.prove.reading import read_proofs
+    from reports.prove.section import Subject, proof_section
     from reports.runs.build import compare as build
     from reports.runs.build import named
     from reports.runs.policy import judge, load_policy, rules_of
@@ -255,7 +258,13 @@ def compare_runs(
 
     if junit is not None and policy is None:
         raise InputError("needs a policy", place="--junit", remedy="add --policy FILE")
-    rules = None if policy is None else load_policy(policy)
+    if proofs and candidate is None:
+        raise InputError(
+            "runs alone name no specs that a claim could be about",
+            place="--proofs",
+            remedy="add --candidate SPEC@PLATFORM, or report specs: ulpscope report --proofs FILE",
+        )
+    rules, given = (None if policy is None else load_policy(policy)), read_proofs(proofs or [])
     progress = Progress()
     runs = named([(name, _load(name, mapping)) for name in names])
     progress("compare", 0, 0)
@@ -269,6 +278,11 @@ def compare_runs(
         progress=progress,
     )
     progress.clear()
+    if given:
+        from verify.identify.candidates import candidates
+
+        cells = [(one.spec, one.platform) for one in candidates(candidate or [])]
+        report = report.model_copy(update={"proofs": proof_section(given, Subject.of(cells))})
     if rules is not None:
         rules_of(report, rules)
         report = report.model_copy(update={"policy": judge(report, rules)})

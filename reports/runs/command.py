@@ -70,7 +70,14 @@ def holds_kernels(name: str) -> bool:
 
 
 def report_kernels(
-    answer: Answer, name: str, *, out: Path | None, fail: bool, spec: str | None, platform: str | None
+    answer: Answer,
+    name: str,
+    *,
+    out: Path | None,
+    fail: bool,
+    spec: str | None,
+    platform: str | None,
+    proofs: list[str] | None = None,
 ) -> None:
     """Report a capture of kernels against the specs that describe them, as HTML, Markdown and JSON.
 
@@ -79,23 +86,27 @@ def report_kernels(
         name: the capture; ``out``: folder to write to, None makes one of a new name in ``runs``.
         fail: whether any difference ends with exit code 1.
         spec: another spec than the one that describes the kernel; ``platform``: another than the capture's machine.
+        proofs: files of ``ulpscope prove``, whose claims about the specs are shown.
 
     Raises:
-        InputError: the capture is damaged, or of a version or machine that nothing describes; a file cannot be written.
+        InputError: the capture is damaged, or of a version or machine that nothing describes; a file of proofs is; a file
+            cannot be written.
         SpecError: a spec or platform that cannot be loaded.
     """
     from reports.contract_base import to_json
     from reports.folder import reserved, run_id, write_files
     from reports.kernels.build import kernels_report
     from reports.kernels.page import render, render_markdown
+    from reports.prove.reading import read_proofs
     from verify.console import Progress, command_line
 
+    given = read_proofs(proofs or [])
     folder = out or Path("runs") / run_id()
     progress = Progress()
     with reserved(folder):
         try:
             made = kernels_report(
-                name, spec=spec, platform=platform, command=command_line(), progress=progress
+                name, spec=spec, platform=platform, command=command_line(), progress=progress, proofs=given
             )
         finally:
             progress.clear()

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from reports.contract_base import Count, Frozen, Note, Sha256, Share
+from reports.contract_base import Count, Frozen, Note, Sha256, Share, absent
+from reports.prove.section import ProofSection
 from reports.runs import measured as m
 from reports.runs.prediction import Prediction
 
@@ -242,7 +243,8 @@ class PolicyResult(Frozen):
 class DivergenceReport(Frozen):
     """The comparison of N runs. ``unrelated``: pairs that have no row in common; they are not in ``pairs``.
 
-    ``prediction``: None where no predicted run and no candidate was given.
+    ``prediction``: None where no predicted run and no candidate was given. ``proofs``: claims about candidates and predicted
+    kernels; without any the JSON has no such key.
     """
 
     schema_id: Literal["ulpscope.divergence/1"] = SCHEMA_ID
@@ -260,6 +262,7 @@ class DivergenceReport(Frozen):
     findings: tuple[m.Finding, ...] = ()
     policy: PolicyResult | None = None
     prediction: Prediction | None = None
+    proofs: ProofSection | None = Field(default=None, exclude_if=absent)
     notes: tuple[Note, ...] = ()
 
 

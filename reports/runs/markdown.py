@@ -9,6 +9,7 @@ import jinja2
 
 from reports.formatting import FILTERS
 from reports.markdown import code, escape
+from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.runs import contract as c
 from reports.runs import text
 from reports.runs.text_prediction import HOW, equal_share, largest_ulp, place_text, share_text
@@ -46,6 +47,7 @@ def render_markdown(report: c.DivergenceReport) -> str:
             findings=[(p, f) for p in pairs if not foreign(p) for f in p.findings if f.severity != "note"],
             repeats=[(group.run, r) for group in report.repeats for r in group.conversations],
             rows=ROWS,
+            proofs=SectionView.of(report.proofs),
         )
     )
 
@@ -77,6 +79,7 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         {
             **FILTERS,
+            **PROOF_FILTERS,
             "md": lambda text: escape(plain(str(text))),
             "code": lambda text: code(plain(str(text))),
             "real": text.real,

@@ -19,6 +19,7 @@ from reports.figures import Figure, proportional
 from reports.formatting import FILTERS
 from reports.html import plotly_js, policy, script_json
 from reports.plane import legend_marker
+from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.runs import contract as c
 from reports.runs import figures, text, views
 from reports.runs import measured as m
@@ -110,6 +111,7 @@ def _context(report: c.DivergenceReport, drawn: dict[str, Figure]) -> dict[str, 
         "places": _places(report, runs, drawn),
         "parts_of_report": [g for g in report.geometry if g.subset != "all"],
         "small": _small(report, runs),
+        "proofs": SectionView.of(report.proofs),
         **_decisions(shown, drawn),
     }
 
@@ -297,6 +299,7 @@ def _environment() -> jinja2.Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         **FILTERS,
+        **PROOF_FILTERS,
         "real": real,
         "estimate": text.estimate,
         "exact": text.exact,
