@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from reports.contract_base import Frozen, Sha256, absent
 from search.prove.answer import Kind, Status
@@ -21,7 +21,7 @@ Question = Literal["partition", "equal", "algebra", "bound", "library"]
 Seconds = Annotated[float, Field(ge=0.0)]
 
 
-def _figures(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _figures(values: dict[str, Any]) -> dict[str, Any]:
     level: list[Any] = [values]
     for _ in range(DEPTH):
         inside = [x for y in level for x in (y.values() if isinstance(y, dict) else y)]
@@ -62,7 +62,7 @@ class Proof(Frozen):
     reason: str
     assumptions: tuple[str, ...]
     rechecked: str
-    details: Annotated[dict[str, JsonValue], AfterValidator(_figures)]
+    details: Annotated[dict[str, Any], AfterValidator(_figures)]
     seconds: Seconds
     kind: Kind
     about: tuple[Side, ...]

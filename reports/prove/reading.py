@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from reports.contract_base import to_json
 from reports.prove.contract import SCHEMA_ID, Proofs
 from reports.prove.section import ProofFile
 from reports.reading import Readable, parse, read_bytes
+from specs.errors import InputError
 
 PROOFS = Readable(
     model=Proofs,
@@ -32,6 +34,11 @@ def read_proofs(names: Sequence[str]) -> list[tuple[ProofFile, Proofs]]:
     for name in names:
         path, data = read_bytes(name, PROOFS)
         proofs = parse(path, data, PROOFS)
+        try:
+            to_json(proofs).encode()
+        except UnicodeEncodeError:
+            cause = "holds half a character, which no text can"
+            raise InputError(cause, place=str(path), remedy=PROOFS.again) from None
         about = proofs.provenance
         found.append(
             (

@@ -126,8 +126,7 @@ def library(specs: int, each: int = 6) -> c.Proofs:
     """A library of so many specs: what is asked of every spec, and two pairs."""
     names = [f"made.kernel_{i}" for i in range(specs)]
     rows = tuple(
-        c.SpecProofs(spec=n, proofs={f"question {k}": partition(n) for k in range(each)})
-        for n in names
+        c.SpecProofs(spec=n, proofs={f"question {k}": partition(n) for k in range(each)}) for n in names
     )
     return proofs(
         question="library",
