@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 from reports.prove import contract as c
@@ -15,6 +16,11 @@ XQA = "walkthrough.xqa"
 
 def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def text_of(html: str) -> str:
+    """What of some HTML is read."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)).strip()
 
 
 def side(spec: str, *platforms: str, text: str | None = None, **changes: str) -> c.Side:

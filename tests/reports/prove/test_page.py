@@ -11,6 +11,7 @@ from reports.prove import contract as c
 from reports.prove.page import render, render_markdown
 from reports.prove.view import headline, shared, shown, text
 from tests.reports.prove import made
+from tests.reports.prove.made import text_of
 from tests.reports.test_html import HOSTILE, outline
 
 EVIL = HOSTILE + "\u202e"
@@ -25,10 +26,6 @@ def claim(page: str, number: int) -> str:
     """The element of a claim."""
     start = page.index(f'id="claim-{number}"')
     return page[page.rindex("<details", 0, start) : page.index("</dl></details>", start)]
-
-
-def text_of(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)).strip()
 
 
 def test_the_page_is_a_function_of_the_json_and_loads_nothing(page: str) -> None:
@@ -147,7 +144,7 @@ def test_hundreds_of_claims_are_folded_and_thousands_are_cut() -> None:
     assert len(page.encode()) < 2_000_000
     assert page.count('<details class="claim') == 482
     assert page.count('" open>') == 2  # the two that are not proved
-    page = render(made.library(800))
+    page = render(made.library(450))
     assert len(page.encode()) < 2_000_000
     assert "more in the JSON" in page
 

@@ -1,0 +1,127 @@
+"""Which claims a report shows: those about its specs by hash, and never one that has only their name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reports.contract import from_json, json_schema
+from reports.contract_base import to_json
+from reports.html import render
+from reports.markdown import render_markdown
+from reports.prove import contract as c
+from reports.prove.section import ProofFile, ProofSection, Subject, proof_section
+from tests.reports import synthetic
+from tests.reports.prove import made
+from tests.reports.prove.made import text_of
+from tests.reports.test_html import outline
+
+XQA, TRITON = "walkthrough.xqa", "walkthrough.triton"
+#: A report on two specs and two platforms, and one spec that is only shown.
+SUBJECT = Subject(
+    specs={n: made.sha(n) for n in (XQA, TRITON, "walkthrough.tiled")},
+    platforms={p: made.sha(p) for p in ("h200", "b200")},
+    cells=frozenset({(XQA, "h200"), (TRITON, "h200"), (TRITON, "b200")}),
+)
+
+
+def section(*claims: c.Proof, subject: Subject = SUBJECT) -> ProofSection:
+    file = ProofFile(
+        name="proofs.json", sha256=made.sha("file"), command="ulpscope prove ...", started="today",
+        versions={"z3-solver": "4.15.0"}, claims=len(claims),
+    )  # fmt: skip
+    return proof_section([(file, made.proofs(claims))], subject)
+
+
+def fit(*about: c.Side) -> tuple[str, str] | None:
+    """How a claim about some sides fits, with its first remark; None: it is left out."""
+    found = section(made.proof(about=about))
+    if not found.claims:
+        assert found.left_out == 1
+        return None
+    (one,) = found.claims
+    return one.fit, one.remarks[0] if one.remarks else ""
+
+
+def test_claims_that_fit() -> None:
+    assert fit(made.side(XQA, "h200")) == ("here", "")
+    assert fit(made.side(XQA, "h200"), made.side(TRITON, "b200")) == ("here", "")
+    assert fit(made.side("", "h200"), made.side("", "b200")) == ("here", "")
+    assert fit(made.side("walkthrough.tiled", "b200", "a100")) == ("here", "does not cover h200")
+    assert fit(made.side(TRITON, "h200", "a100")) == ("here", "does not cover b200")
+
+
+def test_claims_that_fit_in_part() -> None:
+    assert fit(made.side(XQA, "h200"), made.side(XQA, "h100")) == (
+        "partly",
+        "walkthrough.xqa does not run on h100 in this report",
+    )
+    assert fit(made.side(XQA, "h200"), made.side("xqa.decode", "h200")) == (
+        "partly",
+        "xqa.decode is not in this report",
+    )
+    assert fit(made.side("", "h200"), made.side("", "l40s")) == ("partly", "l40s is not in this report")
+
+
+def test_claims_that_do_not_concern_the_report() -> None:
+    assert fit(made.side("xqa.decode", "h200")) is None
+    assert fit(made.side(XQA, "b200")) is None  # it runs on h200 alone there
+    assert fit(made.side("walkthrough.tiled", "a100")) is None
+    assert fit(made.side("", "a100"), made.side("", "l40s")) is None
+
+
+def test_a_name_alone_is_not_the_spec() -> None:
+    theirs, ours = made.sha("other text")[:12], made.sha(XQA)[:12]
+    found = fit(made.side(XQA, "h200", text="other text"))
+    assert found == ("other", f"about another text of {XQA}: sha256 {theirs}…, in this report {ours}…")
+    # however much the other side fits
+    assert fit(made.side(TRITON, "h200"), made.side(XQA, "h200", text="other text")) == found
+    changed = fit(made.side(XQA, "h200", window="0"))
+    assert changed == ("other", f"about {XQA} with window = 0, not as it is in this report")
+    wrong = made.side(XQA, "h200").model_copy(update={"platforms": {"h200": made.sha("mine")}})
+    assert fit(wrong) == ("other", "about another declaration of platform h200 than in this report")
+
+
+def test_what_is_counted_is_what_fits() -> None:
+    other = made.proof(about=(made.side(XQA, "h200", text="x"),))
+    here = made.proof(about=(made.side(XQA, "h200"),))
+    found = section(here, here, other, made.proof("refuted", about=(made.side(TRITON, "b200"),)))
+    assert found.headline == "3 claims about this report: 1 refuted, 2 proved"
+    assert (
+        section(other).headline
+        == "No claim of these files is about the specs of this report as they are here"
+    )
+
+
+@pytest.fixture(scope="module")
+def shown() -> ProofSection:
+    foreign = made.proof(about=(made.side(XQA, "h200", text="other text"),))
+    partly = made.proof("not decided", reason="let auto differs")
+    return section(made.partition(), made.partition(TRITON), made.refuted(), foreign, partly)
+
+
+def test_a_report_with_proofs(shown: ProofSection) -> None:
+    report = synthetic.report().model_copy(update={"proofs": shown})
+    assert from_json(to_json(report)) == report
+    pytest.importorskip("jsonschema").validate(json.loads(to_json(report)), json_schema())
+    page = render(report)
+    found = outline(page)
+    assert len(found.ids) == len(set(found.ids))
+    assert {a[1:] for a in found.anchors if a.startswith("#")} <= set(found.ids)
+    said = text_of(page[page.index('id="proofs"') :])
+    assert "nothing was proved again for this report" in said
+    assert "2 claims about this report: 2 proved. 1 more is not about these specs as they are here." in said
+    assert "not about this spec about another text of walkthrough.xqa: sha256 " in said
+    assert "in part about this report" in said
+    assert "A2 the domain: kv_len to 2^20; query heads are a multiple of KV heads 2 claims" in said
+    markdown = render_markdown(report)
+    assert "## Proofs" in markdown
+    assert "(**not about this spec**)" in markdown
+    assert "- here: does not cover b200" not in markdown
+
+
+def test_a_report_without_proofs_has_no_such_key() -> None:
+    report = synthetic.report()
+    assert "proofs" not in json.loads(to_json(report))
+    assert 'id="proofs"' not in render(report)
