@@ -24,6 +24,7 @@ from search.explain.parts import Part, find_parts
 from search.explain.pool import Pool, part_of, score_key
 from search.explain.quick import QuickArithmetic
 from search.explain.shapley import ORDERS, Values, exact_values, sampled_values
+from search.explain.stages import separated
 from search.sides import before_rounding
 from specs.errors import FidelityError, InputError, UlpscopeError, UnsupportedError
 from specs.formats import Format
@@ -252,7 +253,7 @@ def attribute(
         InputError: an output is NaN or infinite. UnsupportedError: that of a hybrid is. FidelityError: a hybrid that takes
             everything from one side is not that side, bit for bit.
     """
-    drawn, sets = judged.separate(seed, orders, progress)
+    judged, drawn, sets = separated(judged, seed, orders, progress)
     parts = judged.maker.parts
     everything = frozenset(range(len(parts)))
     ends = judged.hybrid(frozenset()), judged.hybrid(everything)

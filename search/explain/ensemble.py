@@ -18,6 +18,7 @@ from search.explain.hybrid import Hybrid, Taken
 from search.explain.legal import Legality
 from search.explain.parts import Part
 from search.explain.shapley import ORDERS, exact_values, sampled_values
+from search.explain.stages import separated
 from specs.errors import InputError
 from verify.emulator import Run
 from verify.metrics.bootstrap import FEWEST, resample
@@ -97,7 +98,7 @@ def ensemble(
     """
     if count < 1:
         raise InputError(f"{count} inputs", place="--ensemble", remedy="give 1 or more")
-    drawn, sets = judged.separate(seed, orders, progress)
+    judged, drawn, sets = separated(judged, seed, orders, progress)
     parts = judged.maker.parts
     n = len(parts)
     hybrids = {s: judged.hybrid(s) for s in sets}

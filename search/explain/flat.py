@@ -20,6 +20,8 @@ from specs.nodes import Last, Name, Prev
 from specs.program import Program
 from verify.emulator import Run
 
+#: What a reduction calls its arguments: not the lines of these names.
+KEYWORDS = ("start", "first", "over", "by")
 #: A quoted word, a number, or a name with its dots.
 _WORD = re.compile(r"'[^']*'|\d[\w.]*|[A-Za-z_][\w.]*")
 
@@ -127,14 +129,22 @@ def paired(a: Flat, b: Flat) -> tuple[Flat, Flat]:
         elif y is not None and x is None and y in a.names():
             map_b[y] = _free(f"{y}_b", taken)
             taken.add(map_b[y])
-    left, right = _renamed(a, map_a), _renamed(b, map_b)
+        elif x is not None and y is None and x in b.names():
+            map_a[x] = _free(f"{x}_a", taken)
+            taken.add(map_a[x])
+    left, right = renamed(a, map_a), renamed(b, map_b)
     more: dict[str, str] = {}
     for table, other in ((right.views, left.views), (right.constants, left.constants)):
         for name, text in table.items():
             if name in left.names() and other.get(name) != text:
                 more[name] = _free(f"{name}_b", taken)
                 taken.add(more[name])
-    return left, _renamed(right, more)
+    mine: dict[str, str] = {}
+    for name in (*left.views, *left.constants):
+        if name in right.lines:
+            mine[name] = _free(f"{name}_a", taken)
+            taken.add(mine[name])
+    return renamed(left, mine), renamed(right, more)
 
 
 def substituted(text: str, change: Callable[[str, bool], str]) -> str:
@@ -150,7 +160,8 @@ def substituted(text: str, change: Callable[[str, bool], str]) -> str:
         rest = text[match.end() :].lstrip()
         if rest.startswith("("):
             return word
-        return change(word, rest.startswith("=") and not rest.startswith("=="))
+        keyword = rest.startswith("=") and not rest.startswith("==")
+        return word if keyword and word in KEYWORDS else change(word, keyword)
 
     return _WORD.sub(one, text)
 
@@ -176,7 +187,8 @@ def _free(name: str, taken: set[str]) -> str:
     return name[:48]
 
 
-def _renamed(flat: Flat, names: Mapping[str, str]) -> Flat:
+def renamed(flat: Flat, names: Mapping[str, str]) -> Flat:
+    """A side under other names."""
     if not names:
         return flat
 

@@ -6,12 +6,12 @@ loads and types, if its views fit its partition, and if it is the same function 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from search.explain.flat import Flat
+from search.explain.flat import Flat, FlatLine
 from search.explain.parts import COMPUTE, CORES, INPUTS, PARTITION, Part, line_atom, needed, references
 from search.sides import before_rounding
 from specs.bind import bind
@@ -86,23 +86,39 @@ class Maker:
         Raises:
             SpecError: it is no legal spec.
         """
-        flats = self.flats
-        levels = flats[self.side(PARTITION, taken)].levels
         views: dict[str, str] = {}
         constants: dict[str, str] = {}
-        sections: dict[str, dict[str, str]] = {}
-        states: dict[str, dict[str, str]] = {}
-        lines = self._lines(taken)
-        for name, flat in lines.items():
+        lines: dict[str, FlatLine] = {}
+        for name, flat in self._lines(taken).items():
             if name in flat.lines:
-                line = flat.lines[name]
-                sections.setdefault(line.section, {})[name] = line.text
-                if line.state is not None:
-                    states.setdefault(line.state[0], {})[name] = line.state[1]
+                lines[name] = flat.lines[name]
             elif name in flat.constants:
                 constants[name] = flat.constants[name]
             else:
                 views[name] = flat.views[name]
+        levels = self.flats[self.side(PARTITION, taken)].levels
+        return self.written(taken, levels, views, constants, lines)
+
+    def written(
+        self,
+        taken: Taken,
+        levels: Mapping[str, str],
+        views: Mapping[str, str],
+        constants: Mapping[str, str],
+        lines: Mapping[str, FlatLine],
+    ) -> Spec:
+        """A spec of these tables, with the formats of the sides that they are taken from.
+
+        Raises:
+            SpecError: it is no legal spec.
+        """
+        flats = self.flats
+        sections: dict[str, dict[str, str]] = {}
+        states: dict[str, dict[str, str]] = {}
+        for name, line in lines.items():
+            sections.setdefault(line.section, {})[name] = line.text
+            if line.state is not None:
+                states.setdefault(line.state[0], {})[name] = line.state[1]
         inputs = flats[self.side(INPUTS, taken)].inputs
         update: dict[str, Any] = {
             "name": NAME,
@@ -116,7 +132,7 @@ class Maker:
             "options": {},
             "let": {},
             "variants": (),
-            "constants": constants,
+            "constants": dict(constants),
             "levels": {**levels, **views},
             "state": states,
             "sections": sections,

@@ -154,7 +154,7 @@ def find_parts(
     if list(a.levels.items()) != list(b.levels.items()):
         names = [n for n in dict.fromkeys((*a.levels, *b.levels)) if a.levels.get(n) != b.levels.get(n)]
         names = names or list(a.levels)
-        add(PARTITION, PARTITION, *(_level_change(a, b, n) for n in names))
+        add(PARTITION, PARTITION, *(level_change(a, b, n) for n in names))
     used = _instructions(programs)
     left, right = ([d for d in p.dot_products if d.instruction in used] for p in platforms)
     if left != right:
@@ -164,7 +164,7 @@ def find_parts(
     for name in changes:
         parts = {r[name] for r in where if name in r} or {MERGE}
         part = next(p for p in (MERGE, SUMS, SCORES) if p in parts)
-        add(f"line {name}" if fine else part, line_atom(name), _line_change(a, b, name))
+        add(f"line {name}" if fine else part, line_atom(name), line_change(a, b, name))
     _add_lonely(a, b, groups, where)
     ranked = sorted(groups, key=lambda p: ORDER.index(p) if p in ORDER else len(ORDER))
     return [Part(p, tuple(groups[p][0]), tuple(groups[p][1])) for p in ranked]
@@ -179,7 +179,7 @@ def _add_lonely(
         for name in alone:
             home = _reader(flat, name, groups)
             if home is not None:
-                groups[home][1].append(_line_change(a, b, name))
+                groups[home][1].append(line_change(a, b, name))
 
 
 def _reader(flat: Flat, name: str, groups: dict[str, tuple[list[Atom], list[Change]]]) -> str | None:
@@ -197,9 +197,11 @@ def _reader(flat: Flat, name: str, groups: dict[str, tuple[list[Atom], list[Chan
     return None
 
 
-def _line_change(a: Flat, b: Flat, name: str) -> Change:
-    texts = [_shown(flat, name) if name in flat.lines else None for flat in (a, b)]
-    places = [str(flat.place(name)) if name in flat.lines else "" for flat in (a, b)]
+def line_change(a: Flat | None, b: Flat | None, name: str) -> Change:
+    """A line on both sides; None: the side has it not, or not here."""
+    own = [flat if flat is not None and name in flat.lines else None for flat in (a, b)]
+    texts = [None if flat is None else _shown(flat, name) for flat in own]
+    places = ["" if flat is None else str(flat.place(name)) for flat in own]
     return Change(name, texts[0], texts[1], places[0], places[1])
 
 
@@ -210,7 +212,8 @@ def _shown(flat: Flat, name: str) -> str:
     return flat.source(name) + start
 
 
-def _level_change(a: Flat, b: Flat, name: str) -> Change:
+def level_change(a: Flat, b: Flat, name: str) -> Change:
+    """A level on both sides."""
     shown = [
         f"{flat.own.get(name, name)}: {flat.levels[name]}" if name in flat.levels else None for flat in (a, b)
     ]
