@@ -104,8 +104,12 @@ class ReplayResult:
         return out
 
 
-def replay(witness: Witness) -> ReplayResult:
+def replay(witness: Witness, *, engine: bool = True) -> ReplayResult:
     """Compute a witness again and compare.
+
+    Args:
+        witness: what to compute.
+        engine: by the array engine; else by the scalar definition, which compiles nothing and serves a few tokens.
 
     Raises:
         InputError: the witness contradicts itself (see `search.witness.read`).
@@ -113,7 +117,7 @@ def replay(witness: Witness) -> ReplayResult:
     """
     record, space, inputs = witness.record, witness.space, witness.inputs
     target = Target(witness.sides, space, witness.objective)
-    measured = target.measure(inputs)
+    measured = (target if engine else target.by_definition()).measure(inputs)
     found: list[Difference] = []
     for i, (side, evaluator, out) in enumerate(
         zip(record.sides, target.evaluators, measured.outputs, strict=True)

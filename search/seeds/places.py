@@ -33,8 +33,9 @@ PATIENCE = 2560
 #: Scores lie about this part of the box, far above the lowest one, at which all other tokens stand.
 HIGH = 0.8
 POPULATION, PARENTS = 128, 64
-#: Scores of the token that moves the outputs to a rounding boundary, and how often they are tried.
-MOVES, ROUNDS = 512, 3
+#: Scores of the token that moves the outputs to a rounding boundary, how often they are tried ever more closely, and at
+#: how many boundaries.
+MOVES, ROUNDS, STEPS = 128, 3, 4
 
 
 def places(
@@ -76,7 +77,7 @@ def places(
                 cut,
                 beginning(cut, rng, POPULATION),
                 seed=seed,
-                evaluations=max(1, (left - min(left // 4, ROUNDS * MOVES)) // (len(chosen) - number)),
+                evaluations=max(1, (left - min(left // 4, ROUNDS * STEPS * MOVES)) // (len(chosen) - number)),
                 wall=wall(),
                 until=until,
                 patience=PATIENCE,
@@ -139,35 +140,43 @@ def straddling(target: Target, seed: Seed, evaluations: int) -> list[Seed]:
         return []
     tokens = np.union1d(taken, spare[:1])
     cut, at = Sparse(target, tokens), int(np.searchsorted(tokens, spare[0]))
+    rng = np.random.default_rng(np.random.SeedSequence(len(tokens)))
     scores = np.insert(seed.inputs.scores[0].astype(np.float64), at, -target.space.score_box)
     values = np.insert(seed.inputs.values[0], at, 0.0, axis=0)
     rest = float(np.log(np.exp(np.delete(scores, at)).sum()))
     low, high = rest - 16.0, rest - 4.0  # up to four places of bf16 less
-    known = int(
-        min(
-            d[0]
-            for d in integer_distances(
-                cut.measure(_moved(scores, values, at, np.array([low]))).outputs
-            ).values()
-        )
-    )
-    for _ in range(min(ROUNDS, (evaluations - 1) // MOVES)):
+    alone = cut.measure(_moved(scores, values, at, np.array([low])))
+    known = int(min(d[0] for d in integer_distances(alone.outputs).values()))
+    left = (evaluations - 1) // MOVES
+    ranges = [(low, high, 0)]
+    while ranges and left:
+        left -= 1
+        low, high, depth = ranges.pop()
         moves = np.log(np.linspace(math.exp(low), math.exp(high), MOVES))
-        measured = cut.measure(_moved(scores, values, at, moves))
+        rows = _moved(scores, values, at, moves)
+        measured = cut.measure(rows if depth < ROUNDS - 1 else _nudged(rows, at, rng))
         if measured.inputs.count < MOVES:
-            return []
+            break
         integer = np.min(list(integer_distances(measured.outputs).values()), axis=0)
         integer = np.where(measured.violation <= 0, integer, -1)
         best = int(np.lexsort((measured.score, integer))[-1])
         if integer[best] > known:
             return [_seed(cut, measured.inputs.pick([best]), float(measured.score[best]))]
-        # Where the outputs pass from one stored number to the next.
+        # Where the outputs pass from one stored number to the next: there, more closely.
         stored = measured.outputs[0].stored[:, 0]
-        steps = np.flatnonzero(stored[1:] != stored[:-1])
-        if not len(steps):
-            return []
-        low, high = float(moves[steps[0]]), float(moves[steps[0] + 1])
+        steps = np.flatnonzero(stored[1:] != stored[:-1])[:STEPS] if depth < ROUNDS - 1 else ()
+        ranges += [(float(moves[i]), float(moves[i + 1]), depth + 1) for i in steps]
     return []
+
+
+def _nudged(inputs: Inputs, at: int, rng: np.random.Generator) -> Inputs:
+    """The candidates with the score of another token changed by a few single places."""
+    scores = inputs.scores.copy()
+    others = np.delete(np.arange(scores.shape[1]), at)
+    rows, columns = np.arange(len(scores)), others[rng.integers(len(others), size=len(scores))]
+    places = rng.integers(-8, 9, size=len(scores)).astype(np.float32)
+    scores[rows, columns] += places * np.spacing(np.abs(scores[rows, columns]))
+    return Inputs(scores, inputs.values)
 
 
 def _moved(

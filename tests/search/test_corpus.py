@@ -20,10 +20,18 @@ FILED = {
     "user_spec": (64, 6),
     "xqa_triton_64": (64, 6),
 }
+#: Likewise of real kernels, over q, k and v.
+KERNELS = {
+    "fa2_a100_h200_c1": (3, 2),
+    "fa2_a100_h200_c05": (4, 4),
+    "triton_h200_b200": (65, 1),
+    "xqa_h200_sm120_c1": (128, 2),
+    "xqa_h200_sm120_c05": (33, 2),
+}
 
 
 def test_the_corpus_is_complete():
-    assert [p.stem for p in members(CORPUS)] == sorted(FILED)
+    assert [p.stem for p in members(CORPUS)] == sorted(FILED | KERNELS)
 
 
 @pytest.mark.parametrize("name", FILED)
@@ -34,6 +42,27 @@ def test_every_member_replays(name):
     assert result.certified
     assert (witness.record.space.kv_len, result.integer) == FILED[name]
     assert result.constraint == "holds"
+
+
+@pytest.mark.parametrize("engine", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_member_of_a_real_kernel_replays(name, engine):
+    """By the scalar definition and exact arithmetic; the array engine takes seconds to compile such a kernel."""
+    witness = member(name)
+    result = replay(witness, engine=engine)
+    assert result.replays, result.lines()
+    assert result.certified
+    assert (witness.record.space.kv_len, result.integer) == KERNELS[name]
+    assert result.constraint == "holds"
+
+
+def test_nothing_lies_above_the_bound_of_two_programs_that_merge_alike():
+    """Triton on H200 and B200 sums segments in another order alone."""
+    bound = member("triton_h200_b200").record.bound
+    assert bound is not None
+    assert bound.real is not None
+    assert (bound.rigor, bound.integer) == ("rigorous", 1)
+    assert 0 < (member("triton_h200_b200").record.score or 0) < bound.real < 0.01
 
 
 def test_the_spec_of_a_user_is_in_no_library():
