@@ -26,7 +26,7 @@ SETTLED = ("proved", "exhaustive")
 MEANING: Mapping[Status, str] = {
     "proved": "for every case in the claim, under the assumptions that are listed",
     "exhaustive": "every case of a finite grid was computed; the grid is named",
-    "refuted": "a case is shown that breaks the claim, computed again by other means",
+    "refuted": "a case is shown that breaks the claim; what computed it again is named",
     "tested": "some cases were computed: no proof",
     "not decided": "the method has no answer: the line and the reason are named",
     "unknown": "a solver, or the time, gave out",
@@ -77,7 +77,7 @@ METHODS: Mapping[Kind, tuple[str, str]] = {
 TESTED = "only tested"
 _PAIRED = ("bits", "results")
 _SAID = ("text", "replay")
-_MOST, _LONG = 24, 1200
+_MOST, _LONG = 64, 2400
 
 
 @dataclass(frozen=True)
