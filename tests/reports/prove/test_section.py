@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from reports.cli import app
 from reports.contract import from_json, json_schema
 from reports.contract_base import to_json
 from reports.html import render
 from reports.markdown import render_markdown
 from reports.prove import contract as c
 from reports.prove.section import ProofFile, ProofSection, Subject, proof_section
+from reports.runs import build as runs_build
+from reports.runs import page as runs_page
+from reports.runs.build import compare
+from reports.runs.markdown import render_markdown as runs_markdown
+from reports.runs.prediction import Prediction
+from reports.runs.reading import read_report
+from specs import load_platform, load_spec
+from tests.commands import invoke
 from tests.reports import synthetic
 from tests.reports.prove import made
 from tests.reports.prove.made import text_of
+from tests.reports.runs import making
 from tests.reports.test_html import outline
+from tests.verify.metrics import made as metrics
+from verify.runs.folder import write_run
 
 XQA, TRITON = "walkthrough.xqa", "walkthrough.triton"
+RUNS: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = (("a", ()), ("b", ((1, 2.0),)))
 #: A report on two specs and two platforms, and one spec that is only shown.
 SUBJECT = Subject(
     specs={n: made.sha(n) for n in (XQA, TRITON, "walkthrough.tiled")},
@@ -125,3 +139,37 @@ def test_a_report_without_proofs_has_no_such_key() -> None:
     report = synthetic.report()
     assert "proofs" not in json.loads(to_json(report))
     assert 'id="proofs"' not in render(report)
+
+
+def test_a_report_of_runs_with_proofs(shown: ProofSection, tmp_path: Path) -> None:
+    runs = [metrics.run(name, metrics.sequence(values=making.moved(4, *steps))) for name, steps in RUNS]
+    report = compare(runs)[0].model_copy(update={"proofs": shown})
+    (tmp_path / "report.json").write_text(to_json(report))
+    assert read_report(str(tmp_path)) == report
+    found = outline(page := runs_page.render(report))
+    assert len(found.ids) == len(set(found.ids))
+    assert {a[1:] for a in found.anchors if a.startswith("#")} <= set(found.ids)
+    assert "not about this spec about another text of walkthrough.xqa" in text_of(page)
+    assert "## Proofs" in runs_markdown(report)
+    assert "proofs" not in json.loads(to_json(compare(runs)[0]))
+
+
+def test_candidates_are_what_a_report_of_runs_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``report RUN ... --candidate SPEC@PLATFORM --proofs FILE``, without the emulation of the candidates."""
+    for name, steps in RUNS:
+        one = metrics.sequence("q", values=making.moved(4, *steps))
+        write_run(tmp_path / "all" / name, metrics.run(name, one).manifest, (one,), form="npz")
+    spec, h200 = load_spec(XQA), load_platform("h200")
+    own = c.Side(spec=XQA, sha256=spec.content_hash, changes={}, platforms={"h200": h200.content_hash})
+    given = made.proofs((made.proof(about=(own,)), made.proof(about=(made.side(XQA, "h200"),))))
+    (tmp_path / "proofs.json").write_text(to_json(given))
+    monkeypatch.setattr(runs_build, "predict_section", lambda *_, **__: Prediction(headline="made"))
+    invoke(
+        app, "report", str(tmp_path / "all"), "--candidate", f"{XQA}@h200", "--proofs", str(tmp_path),
+        "-o", str(tmp_path / "out"),
+    )  # fmt: skip
+    found = read_report(str(tmp_path / "out")).proofs
+    assert found is not None
+    assert [x.fit for x in found.claims] == ["here", "other"]
