@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from markupsafe import Markup
 from reports import figures, flowchart, plane, strips
 from reports.campaign_view import Campaign
 from reports.contract import Distances, GeometryView, Reading, Report, Study
-from reports.formatting import FILTERS
 from reports.palette import Palette
 from reports.prove.sectioning import PROOF_FILTERS, SectionView
+from reports.templating import asset, environment
 from specs.errors import FidelityError
 
 
@@ -92,7 +91,7 @@ def render(report: Report) -> str:
     campaign = Campaign(report.campaign) if report.campaign else None
     for number, group in campaign.drawn() if campaign else []:
         drawn[f"fig-campaign-{number}"] = figures.campaign(group)
-    plotly, script = plotly_js(), _asset("page.js")
+    plotly, script = plotly_js(), asset("page.js")
     return (
         _environment()
         .get_template("report.html.j2")
@@ -103,7 +102,7 @@ def render(report: Report) -> str:
             proofs=SectionView.of(report.proofs),
             flows=[flowchart.draw(s.flow, f"Dataflow of {s.name}") for s in report.specs],
             figures={name: script_json(figure) for name, figure in drawn.items()},
-            css=Markup(_asset("page.css")),
+            css=Markup(asset("page.css")),
             plotly=Markup(plotly),
             script=Markup(script),
             policy=policy(plotly, script),
@@ -162,15 +161,6 @@ def plotly_js() -> str:
     return (Path(places[0]) / "package_data" / "plotly.min.js").read_text("utf-8")
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 @cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FunctionLoader(_asset)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update({**FILTERS, **PROOF_FILTERS})
-    return environment
+    return environment(html=True, filters=PROOF_FILTERS)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 
 import jinja2
 
 from reports.campaign_view import Campaign
 from reports.contract import Report
-from reports.formatting import FILTERS
 from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.strips import strips
+from reports.templating import environment
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!])")
 
@@ -42,20 +41,7 @@ def render_markdown(report: Report) -> str:
     return template.render(report=report, partitions=partitions, c=campaign, proofs=proofs)
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 @cache
 def _environment() -> jinja2.Environment:
     # Markdown has its own escaping: every value in the template goes through md or code.
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update({**FILTERS, **PROOF_FILTERS, "md": escape, "code": code})
-    return environment
+    return environment(html=False, filters={**PROOF_FILTERS, "md": escape, "code": code})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jinja2
@@ -13,9 +12,9 @@ from reports.explain import contract as c
 from reports.explain.build import figure, signed
 from reports.explain.text import percent_signed
 from reports.figures import Figure, escaped, plain_axis, plain_layout
-from reports.formatting import FILTERS
 from reports.html import plotly_js, policy, script_json
 from reports.markdown import code, escape
+from reports.templating import asset, environment
 
 
 def render(found: c.Explanation) -> str:
@@ -28,14 +27,14 @@ def render(found: c.Explanation) -> str:
         drawn["fig-shares"] = shares(found.ensemble)
     if found.travel is not None and found.travel.first is not None:
         drawn["fig-travel"] = travel(found.travel)
-    plotly, script = (plotly_js() if drawn else ""), _asset("page.js")
+    plotly, script = (plotly_js() if drawn else ""), asset("page.js")
     return (
         _environment(True)
         .get_template("explain.html.j2")
         .render(
             report=found,
             figures={name: script_json(figure) for name, figure in drawn.items()},
-            css=Markup(_asset("page.css")),
+            css=Markup(asset("page.css")),
             plotly=Markup(plotly),
             script=Markup(script),
             policy=policy(*([plotly] if drawn else []), script),
@@ -125,10 +124,6 @@ def shares(found: c.EnsembleInfo) -> Figure:
     return {"data": [trace], "layout": layout}
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 def where(at: dict[str, int]) -> str:
     """``head 7, dim 30``."""
     return ", ".join(f"{axis} {i}" for axis, i in at.items())
@@ -136,14 +131,5 @@ def where(at: dict[str, int]) -> str:
 
 @cache
 def _environment(html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=not html,
-    )
     own = {"signed": figure, "part_of": percent_signed, "where": where, "sci": "{:.1e}".format}
-    environment.filters.update({**FILTERS, **own, "md": escape, "code": code})
-    return environment
+    return environment(html=html, filters={**own, "md": escape, "code": code})

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from reports.formatting import FILTERS
 from reports.html import policy
 from reports.kernels import contract as c
 from reports.markdown import code, escape
@@ -20,6 +18,7 @@ from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.runs.marks import brief
 from reports.runs.page import clean, clip
 from reports.runs.wording import plain
+from reports.templating import asset, environment
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ def refusals(records: Sequence[c.Record]) -> list[tuple[str, int]]:
 
 def render(report: c.KernelsReport) -> str:
     """The page of ``report``."""
-    script = _asset("page.js")
+    script = asset("page.js")
     return (
         _environment(html=True)
         .get_template("kernels.html.j2")
         .render(
             report=report,
             proofs=SectionView.of(report.proofs),
-            css=Markup(_asset("page.css")),
+            css=Markup(asset("page.css")),
             script=Markup(script),
             policy=policy(script),
         )
@@ -75,24 +74,8 @@ def render_markdown(report: c.KernelsReport) -> str:
     )
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 @cache
 def _environment(*, html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        finalize=clean,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=not html,
-    )
-    if not html:
-        # Markdown has its own escaping, and its own line ends.
-        environment.finalize = None
     own: dict[str, Callable[..., Any]] = {
         "sites": sites,
         "refusals": refusals,
@@ -101,8 +84,7 @@ def _environment(*, html: bool) -> jinja2.Environment:
         "md": _md,
         "code": _code,
     }
-    environment.filters.update({**FILTERS, **PROOF_FILTERS, **own})
-    return environment
+    return environment(html=html, filters={**PROOF_FILTERS, **own}, finalize=clean if html else None)
 
 
 def _md(text: object) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from reports.formatting import FILTERS
 from reports.html import policy
 from reports.markdown import code, escape
 from reports.prove import contract as c
 from reports.prove import view
 from reports.prove.sectioning import PROOF_FILTERS
+from reports.templating import asset, environment
 
 #: Bytes of a page at most: where it is larger, fewer claims of each status are shown.
 LIMIT = 2_000_000
@@ -34,14 +33,14 @@ def render(report: c.Proofs) -> str:
 
 
 def _page(context: Mapping[str, Any], most: int) -> str:
-    script = _asset("page.js")
+    script = asset("page.js")
     return (
         _environment(html=True)
         .get_template("proofs.html.j2")
         .render(
             **context,
             most=most,
-            css=Markup(_asset("page.css")),
+            css=Markup(asset("page.css")),
             script=Markup(script),
             policy=policy(script),
         )
@@ -81,19 +80,6 @@ def _context(report: c.Proofs) -> dict[str, Any]:
     }
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 @cache
 def _environment(*, html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=not html,
-    )
-    environment.filters.update({**FILTERS, **PROOF_FILTERS, "md": escape, "code": code})
-    return environment
+    return environment(html=html, filters={**PROOF_FILTERS, "md": escape, "code": code})

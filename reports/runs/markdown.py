@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
 import jinja2
 
-from reports.formatting import FILTERS
 from reports.markdown import code, escape
 from reports.prove.sectioning import PROOF_FILTERS, SectionView
 from reports.runs import contract as c
 from reports.runs import text
 from reports.runs.text_prediction import HOW, equal_share, largest_ulp, place_text, share_text
 from reports.runs.wording import far, foreign, not_numerics, plain, repeat_text, split
+from reports.templating import environment
 
 #: Estimates that are shown with their uncertainty; the JSON has more.
 ESTIMATES = {
@@ -68,17 +67,9 @@ def _metric(pair: c.Pair) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     # Markdown has its own escaping: every value in the template goes through md or code.
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (files("reports") / "templates" / name).read_text("utf-8")),
-        autoescape=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        {
-            **FILTERS,
+    return environment(
+        html=False,
+        filters={
             **PROOF_FILTERS,
             "md": lambda text: escape(plain(str(text))),
             "code": lambda text: code(plain(str(text))),
@@ -95,6 +86,5 @@ def _environment() -> jinja2.Environment:
             "share": share_text,
             "largest_ulp": largest_ulp,
             "place": place_text,
-        }
+        },
     )
-    return environment

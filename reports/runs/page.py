@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
 from reports.figures import Figure, proportional
-from reports.formatting import FILTERS
 from reports.html import plotly_js, policy, script_json
 from reports.plane import legend_marker
 from reports.prove.sectioning import PROOF_FILTERS, SectionView
@@ -26,6 +24,7 @@ from reports.runs import measured as m
 from reports.runs.marks import Group, RunMarks, brief, groups, marks, view
 from reports.runs.plane import draw
 from reports.runs.wording import capital, cut, foreign, not_numerics, plain, repeat_text, split
+from reports.templating import asset, environment
 
 LIMIT = 6_000_000
 #: Rows of a table, then those that are shown before it is unfolded. The next lines are tried where a page is too large.
@@ -66,7 +65,7 @@ def render(report: c.DivergenceReport) -> str:
 
 
 def _page(context: Mapping[str, Any], drawn: Mapping[str, Figure], rows: int) -> str:
-    plotly, script = (plotly_js() if drawn else ""), _asset("page.js")
+    plotly, script = (plotly_js() if drawn else ""), asset("page.js")
     return (
         _environment()
         .get_template("runs.html.j2")
@@ -76,7 +75,7 @@ def _page(context: Mapping[str, Any], drawn: Mapping[str, Figure], rows: int) ->
             most=min(rows, 300),
             first=min(FIRST, rows),
             figures={name: script_json(figure) for name, figure in drawn.items()},
-            css=Markup(_asset("page.css")),
+            css=Markup(asset("page.css")),
             plotly=Markup(plotly),
             script=Markup(script),
             policy=policy(*([plotly] if drawn else []), script),
@@ -283,22 +282,9 @@ def _headline(said: str) -> tuple[str, list[str]]:
     return parts[0] + ".", [capital(part) + "." for part in parts[1:]]
 
 
-def _asset(name: str) -> str:
-    return (files("reports") / "templates" / name).read_text("utf-8")
-
-
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=clean,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     filters: dict[str, Callable[..., Any]] = {
-        **FILTERS,
         **PROOF_FILTERS,
         "real": real,
         "estimate": text.estimate,
@@ -326,5 +312,4 @@ def _environment() -> jinja2.Environment:
         "foreign": foreign,
         "not_numerics": not_numerics,
     }
-    environment.filters.update(filters)
-    return environment
+    return environment(html=True, filters=filters, finalize=clean)
