@@ -18,7 +18,7 @@ from reports.templating import asset, environment
 
 #: Bytes of a page at most: where it is larger, fewer claims of each status are shown.
 LIMIT = 2_000_000
-_MOST = (1000, 300, 100, 30)
+_MOST = (1000, 300, 100, 30, 8, 2, 0)
 
 
 def render(report: c.Proofs) -> str:

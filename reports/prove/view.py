@@ -77,7 +77,7 @@ METHODS: Mapping[Kind, tuple[str, str]] = {
 TESTED = "only tested"
 _PAIRED = ("bits", "results")
 _SAID = ("text", "replay")
-_MOST, _LONG = 64, 2400
+_MOST, _LONG = 64, 1200
 
 
 @dataclass(frozen=True)

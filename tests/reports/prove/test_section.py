@@ -14,6 +14,7 @@ from reports.html import render
 from reports.markdown import render_markdown
 from reports.prove import contract as c
 from reports.prove.section import ProofFile, ProofSection, Subject, proof_section
+from reports.prove.sectioning import SectionView
 from reports.runs import build as runs_build
 from reports.runs import page as runs_page
 from reports.runs.build import compare
@@ -133,6 +134,12 @@ def test_a_report_with_proofs(shown: ProofSection) -> None:
     assert "## Proofs" in markdown
     assert "(**not about this spec**)" in markdown
     assert "- here: does not cover b200" not in markdown
+
+
+def test_a_section_is_small_whatever_it_holds() -> None:
+    huge = made.proof(details={str(i): "x" * 90_000 for i in range(90)}, about=(made.side(XQA, "h200"),))
+    views = [SectionView.of(section(*(claim,) * n)) for claim, n in ((huge, 50), (made.partition(), 290))]
+    assert [v.most for v in views if v is not None] == [8, 300]
 
 
 def test_a_report_without_proofs_has_no_such_key() -> None:
