@@ -210,10 +210,13 @@ def _assemble(
     shown = list({t.spec.name: t.spec for t in targets}.values())
     shown += [load_spec(name) for name in REFERENCE if name not in {s.name for s in shown}]
     context = {"kv_len": 27_525, **model_context()}
-    cells = [(t.spec, t.platform) for t in targets]
+    cells, verdict = [(t.spec, t.platform) for t in targets], report_verdict(studies)
+    section = proof_section(proofs, Subject.of(cells, shown)) if proofs else None
+    if section is not None:
+        verdict = verdict.model_copy(update={"points": (*verdict.points, section.point)})
     return c.Report(
         title="Divergence report",
-        verdict=report_verdict(studies),
+        verdict=verdict,
         run=c.Run(
             id=run_id(),
             command=command,
@@ -238,7 +241,7 @@ def _assemble(
         depth=depth,
         splits=splits,
         traffic=traffic,
-        proofs=proof_section(proofs, Subject.of(cells, shown)) if proofs else None,
+        proofs=section,
     )
 
 

@@ -46,10 +46,11 @@ def kernels_report(
     results = judge(capture, spec=spec, platform=platform, progress=progress, probes=bool(probes))
     manifest = capture.manifest
     exact = bool(results or probes) and all(x.exact for x in (*results, *probes))
+    section = proof_section(proofs, _subject(results, platform)) if proofs else None
     return c.KernelsReport(
         title=f"Capture {Path(name).name}",
         headline=_headline(results, probes),
-        points=tuple(_points(results, probes)),
+        points=(*_points(results, probes), *([section.point] if section else [])),
         exact=exact,
         provenance=c.Provenance(
             command=command,
@@ -67,7 +68,7 @@ def kernels_report(
         ),
         kernels=tuple(map(_kernel, results)),
         probes=tuple(map(_probe, probes)),
-        proofs=proof_section(proofs, _subject(results, platform)) if proofs else None,
+        proofs=section,
     )
 
 

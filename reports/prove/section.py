@@ -50,6 +50,11 @@ class ProofSection(Frozen):
     claims: tuple[PlacedProof, ...]
     left_out: Count
 
+    @property
+    def point(self) -> str:
+        """What the verdict of a report says of it."""
+        return f"Proofs: {self.headline}."
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -282,7 +282,9 @@ def compare_runs(
         from verify.identify.candidates import candidates
 
         cells = [(one.spec, one.platform) for one in candidates(candidate or [])]
-        report = report.model_copy(update={"proofs": proof_section(given, Subject.of(cells))})
+        section = proof_section(given, Subject.of(cells))
+        told = report.verdict.model_copy(update={"points": (*report.verdict.points, section.point)})
+        report = report.model_copy(update={"verdict": told, "proofs": section})
     if rules is not None:
         rules_of(report, rules)
         report = report.model_copy(update={"policy": judge(report, rules)})

@@ -118,7 +118,8 @@ def capture_proofs(folder: Path) -> Path:
 
 
 def test_a_capture_with_proofs(folder: Path, capture_proofs: Path) -> None:
-    invoke(app, "report", SAMPLE, "--proofs", str(capture_proofs), "-o", "out")
+    out, _ = invoke(app, "report", SAMPLE, "--proofs", str(capture_proofs), "-o", "out")
+    assert "  Proofs: 1 claim about this report: 1 proved." in out.splitlines()
     found = from_text((folder / "out" / "report.json").read_text()).proofs
     assert found is not None
     assert [x.fit for x in found.claims] == ["here", "other"]

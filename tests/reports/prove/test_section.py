@@ -177,6 +177,8 @@ def test_candidates_are_what_a_report_of_runs_is_about(
         app, "report", str(tmp_path / "all"), "--candidate", f"{XQA}@h200", "--proofs", str(tmp_path),
         "-o", str(tmp_path / "out"),
     )  # fmt: skip
-    found = read_report(str(tmp_path / "out")).proofs
+    report = read_report(str(tmp_path / "out"))
+    assert report.verdict.points[-1] == "Proofs: 1 claim about this report: 1 proved."
+    found = report.proofs
     assert found is not None
     assert [x.fit for x in found.claims] == ["here", "other"]
