@@ -16,7 +16,8 @@ import verify.cli
 from specs.cli import FormatOption, OutputFormat
 from specs.cli import app as spec_app
 from verify.cli import InputOption, KvLen, ModelOption, RandomOption, SetOption, TeachingOption
-from verify.console import Progress, answering, command_line
+from verify.console import INTERRUPTED, Progress, answering, command_line
+from verify.interrupts import leave
 
 if TYPE_CHECKING:
     from reports.contract import Report
@@ -317,7 +318,12 @@ def _register_inputs() -> None:
 
 def main() -> None:
     """The entry point of the ``ulpscope`` command."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            leave(INTERRUPTED)
+        raise
 
 
 # Known to `emulate` and `compare`, too, and not read before one of them is asked for.

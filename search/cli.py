@@ -209,7 +209,8 @@ def search(
             line.clear()
         filing.file_outcome(answer, outcome, folder, emit and emit.value, fail, method)
         if outcome.interrupted:
-            typer.echo("interrupted: what was found so far is filed", err=True)
+            kept = "what was found so far is filed" if outcome.best else "nothing was found so far"
+            typer.echo(f"interrupted: {kept}", err=True)
             raise typer.Exit(INTERRUPTED)
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from verify.interrupts import check
+
 if TYPE_CHECKING:
     from search.target import Measured, Target
 
@@ -56,7 +58,9 @@ class Meter:
 
         Raises:
             OverBudgetError: none may be.
+            KeyboardInterrupt: Ctrl-C was pressed, and got lost.
         """
+        check()
         if self.late:
             raise OverBudgetError(time=True)
         allowed = int(min(count, self.left))

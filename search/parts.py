@@ -25,6 +25,7 @@ from search.seeds.weights import classes_of
 from search.space import Inputs
 from search.target import Measured, Target
 from specs.errors import UnsupportedError
+from verify.interrupts import check, settle
 
 #: Part of what narrow roundings alone allow at which a search is content.
 CONTENT = 0.997
@@ -116,12 +117,14 @@ class Parts:
         try:
             with self.meter.within(allowed, self.deadline):
                 run()
+                check()
         except OverBudgetError as error:
             self.cut |= error.time
             self.save(method)
         except KeyboardInterrupt:
             if not self.keep:
                 raise
+            settle()
             self.cut = self.interrupted = True
             self.save(method)
         self.cut |= self.resources.cut

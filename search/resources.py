@@ -41,11 +41,23 @@ class Resources:
             return "unknown"
         solver.set("rlimit", min(most, self.left, (1 << 32) - 1))
         before = units(solver)
-        status = str(solver.check())
+        status = answer(solver)
         self.left -= max(1, units(solver) - before)
         if status == "unknown" and self.deadline is not None and time.monotonic() >= self.deadline:
             self.cut = True
         return status
+
+
+def answer(solver: Any) -> str:
+    """``sat``, ``unsat`` or ``unknown``, of a Z3 solver or optimiser.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed, which Z3 takes for itself while it works.
+    """
+    status = str(solver.check())
+    if status == "unknown" and "interrupted" in str(solver.reason_unknown()):
+        raise KeyboardInterrupt
+    return status
 
 
 def units(solver: Any) -> int:

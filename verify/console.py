@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from specs.errors import UlpscopeError
+from verify.interrupts import check, remembered, settle
 
 DIVERGED, INTERRUPTED = 1, 130
 
@@ -59,11 +60,14 @@ def command_line() -> str:
 def answering(as_json: bool) -> Generator[Answer]:
     """Run a command: a user's mistake becomes a message on stderr and an exit code, an interrupt 130."""
     try:
-        yield Answer(as_json, time.perf_counter())
+        with remembered():
+            yield Answer(as_json, time.perf_counter())
+            check()
     except UlpscopeError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
+        settle()
         typer.echo(f"interrupted  replay: {command_line()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 

@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -119,6 +120,9 @@ def ask_all(
         for thread in threads:
             thread.join()
     finally:
+        with suppress(Empty):  # interrupted: nobody takes another question
+            while True:
+                queue.get_nowait()
         for worker in each:
             worker.close()
     return [replies[i] for i in sorted(replies)]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from search.resources import Resources
+from search.resources import Resources, answer
 from specs.errors import InputError
 
 #: Bits that a weight keeps in the solver; what is cut counts as slack in a proof. More bits make it slower.
@@ -399,7 +399,7 @@ class _System:
         """``sat``, ``unsat`` or ``unknown``."""
         if self.resources is not None:
             return self.resources.check(self.solver, self.rlimit)
-        return str(self.solver.check())
+        return answer(self.solver)
 
     def sums(self) -> list[Sums]:
         """The sums of the model that `check` found."""
