@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 _PENDING = threading.Event()
@@ -60,8 +60,6 @@ def leave(code: int) -> NoReturn:
         for child in multiprocessing.active_children():
             child.kill()
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):  # a pipe whose reader is gone
             stream.flush()
-        except (OSError, ValueError):  # a pipe whose reader is gone
-            pass
     os._exit(code)
