@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.metrics.side import Scratch, Side, total
+from verify.metrics.side import Scratch, Side, dots, total
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -75,21 +75,22 @@ def add_distributions(
         b: the other's.
         rows: within the block.
         columns: of the vocabulary.
-        signed: a - b of the rectangle; left as it is.
+        signed: a - b of the rectangle, in scratch memory that is written over.
         out: ``[rows]`` of `DISTRIBUTION_FIELDS`, added to.
         scratch: the thread's.
     """
     shape, kind = signed.shape, np.result_type(signed.dtype, a.powers.dtype, b.powers.dtype)
     shift = a.rows["lse"][rows] - b.rows["lse"][rows]
 
-    def take(name: str) -> Array:
+    def take(name: str) -> Array:  # names of `add_values`: fewer arrays stay in the cache
         return scratch.get(name, shape, kind)
 
     fast = kind == np.float32
     one, two = a.powers[rows, columns], b.powers[rows, columns]
     scale_a, scale_b = a.scale[rows], b.scale[rows]
-    t = np.subtract(signed, shift.astype(kind)[:, None], out=take("t"))
-    square = np.multiply(t, t, out=take("t2"))
+    t = np.subtract(signed, shift.astype(kind)[:, None], out=take("signed"))
+    with np.errstate(over="ignore"):  # beyond `SMALL` all the same
+        square = np.multiply(t, t, out=take("d"))
     reach = float(square.max())
     if reach > SMALL * SMALL:
         large = square > SMALL * SMALL
@@ -105,16 +106,14 @@ def add_distributions(
         np.subtract(one, apart, out=apart)
         np.abs(apart, out=apart)
         out["tv"] += total(apart, fast) * scale_a / 2
-        terms_used = _TERMS if reach > TINY * TINY else _TERMS - 2
         moments = np.zeros((_TERMS - 1, shape[0]))
-        even = np.multiply(one, square, out=take("q"))
-        odd = np.multiply(even, t, out=t)
-        for k in range(2, terms_used, 2):
-            moments[k - 2], moments[k - 1] = total(even, fast), total(odd, fast)
-            np.multiply(even, square, out=even)
-            if k + 2 < terms_used:
-                np.multiply(odd, square, out=odd)
-        moments[terms_used - 2] = total(even, fast)
+        cube = np.multiply(t, square, out=take("base"))
+        weighted = np.multiply(one, cube, out=take("q"))
+        moments[0], moments[1] = dots(one, square), dots(one, cube)
+        moments[2], moments[3], moments[4] = dots(weighted, t), dots(weighted, square), dots(weighted, cube)
+        if reach > TINY * TINY:
+            np.multiply(weighted, square, out=weighted)
+            moments[5], moments[6] = dots(weighted, square), dots(weighted, cube)
     for name, value in zip(_NAMES, _COEFFICIENTS @ moments * scale_a, strict=True):
         out[name] += value
 

@@ -250,7 +250,7 @@ def chosen_values(runs: tuple[Run, Run], table: Table, floor: float) -> ValueSum
         return None
     x, y = np.ascontiguousarray(a[keep])[None], np.ascontiguousarray(b[keep])[None]
     if x.size:
-        add_values(state, Part(x, y, np.abs(x), np.abs(y), None, None), out, Scratch())
+        add_values(state, Part(x, y, np.abs(x), np.abs(y), None), out, Scratch())
         for letter, value in (("a", x), ("b", y)):
             out[f"{letter}_sum"] += value.sum()
             out[f"{letter}_squares"] += np.square(value).sum()

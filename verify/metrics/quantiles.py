@@ -37,8 +37,9 @@ class RadixHistogram:
         self._keep = keep
         self._rest: list[Array] | None = []
         self._kept = 0
+        self._known: list[tuple[Array, NDArray[np.int64]]] = []
         self._levels: dict[Prefix, NDArray[np.int64]] = {}
-        self._sorted: Array | None = None
+        self._sorted: tuple[Array, NDArray[np.int64]] | None = None
         self._lock = threading.Lock()
 
     def add(self, x: Array, scratch: Array | None = None, spare: Array | None = None) -> None:
@@ -69,6 +70,16 @@ class RadixHistogram:
                 self._rest.append(rest)
                 if self._kept > self._keep:
                     self._rest = None
+
+    def add_counted(self, x: Array, counts: NDArray[np.int64]) -> None:
+        """Count ``counts [n]`` elements of each of the numbers ``x [n]``."""
+        keys = x.view(self.word)
+        with self._lock:
+            self.n += int(counts.sum())
+            np.add.at(self.counts, (keys >> self.word.type(self.low)).astype(np.int64), counts)
+            some = (keys & self.word.type((1 << self.low) - 1)) != 0
+            self._known.append((keys[some], counts[some]))
+            self._sorted = None
 
     def add_zeros(self, count: int) -> None:
         """Count ``count`` zeros."""
@@ -113,14 +124,16 @@ class RadixHistogram:
         rank -= int(total[bucket - 1]) if bucket else 0
         if self._rest is not None:
             if self._sorted is None:
-                joined = np.concatenate(self._rest) if self._rest else np.empty(0, self.word)
-                self._sorted = np.sort(joined)
+                self._sorted = self._patterns()
+            keys, before = self._sorted
             first, last = np.searchsorted(
-                self._sorted, np.array([bucket << self.low, (bucket + 1) << self.low], self.word)
+                keys, np.array([bucket << self.low, (bucket + 1) << self.low], self.word)
             )
-            plain = int(self.counts[bucket]) - int(last - first)
-            key = bucket << self.low if rank < plain else int(self._sorted[first + rank - plain])
-            return self._value(key)
+            plain = int(self.counts[bucket]) - int(before[last] - before[first])
+            if rank < plain:
+                return self._value(bucket << self.low)
+            at = int(np.searchsorted(before, before[first] + rank - plain, side="right")) - 1
+            return self._value(int(keys[at]))
         bits, prefix = 16, bucket
         while bits < self.dtype.itemsize * 8:
             counts = self._levels.get((bits, prefix))
@@ -131,6 +144,17 @@ class RadixHistogram:
             rank -= int(total[digit - 1]) if digit else 0
             bits, prefix = bits + 16, prefix << 16 | digit
         return self._value(prefix)
+
+    def _patterns(self) -> tuple[Array, NDArray[np.int64]]:
+        """Ascending patterns whose trailing bits are not zero, and how many elements come before each, and in all."""
+        parts = [np.unique(part, return_counts=True) for part in self._rest or []]
+        parts += self._known
+        joined = np.concatenate([p for p, _ in parts]) if parts else np.empty(0, self.word)
+        counts = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
+        keys, inverse = np.unique(joined, return_inverse=True)
+        each = np.zeros(keys.size, np.int64)
+        np.add.at(each, inverse, counts)
+        return keys, np.concatenate([[0], np.cumsum(each)])
 
     def _value(self, key: int) -> float:
         return float(np.array([key], self.word).view(self.dtype)[0])

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 GROUPS = 512
 LINES = 8
+#: Products that one call of BLAS adds, in the dtype of the factors.
+LINE = 256
 
 #: Per-row numbers of one run; see `Side`.
 SIDE_FIELDS: tuple[str, ...] = (
@@ -68,7 +70,6 @@ class Side:
         values: float32 (stored dtypes of 16 and 32 bits) or float64; exact.
         magnitudes: absolute values of ``values``.
         words: bit patterns as unsigned integers, None where values were printed (they have no bits of their own).
-        places: for 16-bit dtypes, int16 that is ordered as the values are and has one zero; else None.
         powers: ``exp(values - top)``: float32 where 16 bits are stored, else float64.
         scale: ``[rows]`` ``exp(top - lse)``: ``powers * scale`` are the probabilities.
         rows: the fields of `SIDE_FIELDS` by name, ``[rows]`` float64: ``top`` and ``second`` are the two largest values,
@@ -84,7 +85,6 @@ class Side:
     values: Array
     magnitudes: Array
     words: Array | None
-    places: NDArray[np.int16] | None
     powers: Array
     scale: Floats
     rows: dict[str, Floats]
@@ -102,6 +102,16 @@ def count_rows(mask: NDArray[np.bool_]) -> Floats:
     return np.array([np.count_nonzero(row) for row in mask], np.float64)
 
 
+def hits(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Flat indices of what is true, ascending; eight at a time where there are few."""
+    flat = mask.reshape(-1)
+    if flat.size % 8:
+        return np.flatnonzero(flat)
+    words = np.flatnonzero(flat.view(np.uint64))
+    at = np.flatnonzero(flat.reshape(-1, 8)[words])
+    return words[at >> 3] * 8 + (at & 7)
+
+
 def total(x: Array, fast: bool = False) -> Floats:
     """Row sums in float64.
 
@@ -113,23 +123,51 @@ def total(x: Array, fast: bool = False) -> Floats:
     if not fast or x.shape[1] < 64 * LINES:
         return np.add.reduce(x, axis=1, dtype=np.float64)
     main = x.shape[1] // LINES * LINES
-    lines = np.add.reduce(x[:, :main].reshape(len(x), LINES, -1), axis=1)
-    found = np.add.reduce(lines, axis=1, dtype=np.float64)
-    return found if main == x.shape[1] else found + np.add.reduce(x[:, main:], axis=1, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lines = np.add.reduce(x[:, :main].reshape(len(x), LINES, -1), axis=1)
+        found = np.add.reduce(lines, axis=1, dtype=np.float64)
+        if main < x.shape[1]:
+            found += np.add.reduce(x[:, main:], axis=1, dtype=np.float64)
+        for i in np.flatnonzero(
+            ~np.isfinite(found)
+        ):  # eight may overflow where their sum in float64 does not
+            found[i] = np.add.reduce(x[i], dtype=np.float64)
+    return found
 
 
-def squares(x: Array, scratch: Scratch, narrow: bool) -> Array:
-    """Squares in the dtype of ``x``, so in scratch memory; of float32 in float64 where they would overflow or vanish.
+def dots(x: Array, y: Array) -> Floats:
+    """Row sums of the products of ``x`` and ``y``, ``[rows, columns]``, in float64.
+
+    `LINE` products at a time are added in the dtype of the factors, all of a row in float64 where that overflows. For
+    float32 made from values that were stored in 16 bits the error of such a partial sum is far below theirs.
+    """
+    main = x.shape[1] // LINE * LINE
+    found = np.zeros(len(x))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if main:
+            lines = (z[:, :main].reshape(len(x), -1, LINE) for z in (x, y))
+            found += np.add.reduce(np.vecdot(*lines), axis=1, dtype=np.float64)
+        if main < x.shape[1]:
+            found += np.add.reduce(x[:, main:].astype(np.float64) * y[:, main:], axis=1)
+        for i in np.flatnonzero(~np.isfinite(found)):
+            found[i] = np.add.reduce(x[i].astype(np.float64) * y[i])
+    return found
+
+
+def sum_squares(x: Array, scratch: Scratch, narrow: bool) -> Floats:
+    """Row sums of squares. Of float32 they are in float64 where they would overflow or vanish.
 
     Where 16 bits were stored (``narrow``) they are exact in float32, or far from its ends.
     """
-    if not narrow and x.dtype == np.float32 and x.size:
+    if narrow:
+        return dots(x, x)
+    if x.dtype == np.float32 and x.size:
         with np.errstate(invalid="ignore"):
             most = max(float(x.max()), -float(x.min()))
         if not (most == 0 or 1e-15 < most < 1e18):  # also where it is NaN
-            return np.square(x, dtype=np.float64)
+            return total(np.square(x, dtype=np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.multiply(x, x, out=scratch.get("squares", x.shape, x.dtype))
+        return total(np.multiply(x, x, out=scratch.get("squares", x.shape, x.dtype)))
 
 
 def words_of(raw: Array) -> Array:
@@ -150,18 +188,6 @@ def decode(raw: Array, scratch: Scratch, name: str) -> Array:
     return values
 
 
-def ordered16(words: Array, scratch: Scratch, name: str) -> NDArray[np.int16]:
-    """16-bit patterns as int16 that are ordered as the numbers are; both zeros are 0 (`verify.numerics.ulp.ordered`)."""
-    signed = words.view(np.int16)
-    places = scratch.get(name + "places", words.shape, np.int16)
-    sign = scratch.get("sign", words.shape, np.int16)
-    np.right_shift(signed, 15, out=sign)
-    np.bitwise_and(signed, 0x7FFF, out=places)
-    np.bitwise_xor(places, sign, out=places)
-    np.subtract(places, sign, out=places)
-    return places
-
-
 def best_of(values: Array, k: int) -> NDArray[np.int64]:
     """Ids of the k largest of each row of ``[rows, vocab]`` without NaN: larger first, of equal ones the smaller id first.
 
@@ -176,7 +202,7 @@ def best_of(values: Array, k: int) -> NDArray[np.int64]:
         return np.argsort(-wide, axis=1, kind="stable")[:, :k].astype(np.int64)
     peaks = values[:, :main].reshape(rows, -1, GROUPS).max(axis=1)
     peaks.partition(GROUPS - k, axis=1)
-    row, column = np.divmod((values >= peaks[:, GROUPS - k, None]).reshape(-1).nonzero()[0], vocab)
+    row, column = np.divmod(hits(values >= peaks[:, GROUPS - k, None]), vocab)
     order = np.lexsort((column, -values[row, column].astype(np.float64), row))
     starts = np.searchsorted(row, np.arange(rows))
     return column[order[starts[:, None] + np.arange(k)]]
@@ -213,29 +239,27 @@ def make_side(
     fields = dict(zip(SIDE_FIELDS, matrix, strict=True))
     words = None if printed else words_of(raw)
     narrow = raw.dtype.itemsize == 2
-    places = ordered16(words, scratch, name) if words is not None and narrow else None
     magnitudes = np.abs(values, out=scratch.get(name + "magnitudes", values.shape, values.dtype))
 
-    order = values if places is None else places  # both are ordered as the values are; int16 is faster
-    special = _special(values, places, raw.dtype, floor)
+    special = _special(values, floor)
     valid = np.ones(rows, bool)
     if ceiling is not None:
-        valid = _valid(values, places, special, ceiling)
+        valid = _valid(values, special, ceiling)
         special |= ~valid
     usable = values
     if special.any():
-        order = usable = _count_special(values, special, fields, floor)
-    fields["subnormal"][:] = _subnormal(words, raw.dtype, scratch, rows)
-    best = best_of(order, max(k, 2))
+        usable = _count_special(values, special, fields, floor)
+    fields["subnormal"][:] = _subnormal(words, magnitudes, raw.dtype, scratch)
+    best = best_of(usable, max(k, 2))
     best_values = usable[np.arange(rows)[:, None], best]
     top = best_values[:, 0]
     fields["top"][:] = top
     fields["second"][:] = best_values[:, 1] if best.shape[1] > 1 else -np.inf
     with np.errstate(invalid="ignore"):
         fields["sum"][:] = total(values, narrow)
-        fields["sum_squares"][:] = total(squares(values, scratch, narrow), narrow)
+        fields["sum_squares"][:] = sum_squares(values, scratch, narrow)
     fields["sum"][special] = fields["sum_squares"][special] = np.nan
-    _chosen(order, values, tokens, fields, best)
+    _chosen(usable, values, tokens, fields, best)
 
     known = best[:, :k].copy()
     known[fields["nan"] == values.shape[1]] = -1  # no value, no best token
@@ -249,7 +273,6 @@ def make_side(
         values=values,
         magnitudes=magnitudes,
         words=words,
-        places=places,
         powers=powers,
         scale=scale,
         rows=fields,
@@ -261,30 +284,18 @@ def make_side(
     )
 
 
-def _special(
-    values: Array, places: NDArray[np.int16] | None, dtype: np.dtype[Any], floor: float | None
-) -> NDArray[np.bool_]:
+def _special(values: Array, floor: float | None) -> NDArray[np.bool_]:
     """Rows with NaN, an infinity, or a value at or below ``floor``."""
-    if places is not None:
-        infinity = 0x7F80 if dtype == BFLOAT16 else 0x7C00
-        special = (places.max(axis=1) >= infinity) | (places.min(axis=1) <= -infinity)
-        if floor is None:
-            return special
     with np.errstate(invalid="ignore"):
         bottom, top = values.min(axis=1), values.max(axis=1)
     special = ~(np.isfinite(bottom) & np.isfinite(top))
     return special if floor is None else special | (bottom <= floor)
 
 
-def _valid(
-    values: Array, places: NDArray[np.int16] | None, special: NDArray[np.bool_], ceiling: float
-) -> NDArray[np.bool_]:
+def _valid(values: Array, special: NDArray[np.bool_], ceiling: float) -> NDArray[np.bool_]:
     """Rows without finite values above ``ceiling``. Rows that are ``special`` are looked at one by one."""
-    if places is not None and ceiling == 0:
-        valid = places.max(axis=1) <= 0
-    else:
-        with np.errstate(invalid="ignore"):
-            valid = values.max(axis=1) <= ceiling
+    with np.errstate(invalid="ignore"):
+        valid = values.max(axis=1) <= ceiling
     for i in np.flatnonzero(special):
         valid[i] = not ((values[i] > ceiling) & (values[i] < np.inf)).any()
     return valid
@@ -305,10 +316,12 @@ def _count_special(values: Array, special: Any, fields: dict[str, Floats], floor
     return usable
 
 
-def _subnormal(words: Array | None, dtype: np.dtype[Any], scratch: Scratch, rows: int) -> Floats:
+def _subnormal(words: Array | None, magnitudes: Array, dtype: np.dtype[Any], scratch: Scratch) -> Floats:
     """Subnormal numbers in each row: exponent zero, significand not."""
-    if words is None:
-        return np.zeros(rows)
+    rows = len(magnitudes)
+    with np.errstate(invalid="ignore"):
+        if words is None or magnitudes.min() >= float(ml_dtypes.finfo(dtype).smallest_normal):
+            return np.zeros(rows)
     mantissa = {2: 7 if dtype == BFLOAT16 else 10, 4: 23, 8: 52}[dtype.itemsize]
     kind = words.dtype.type
     low = kind((1 << (words.dtype.itemsize * 8 - 1)) - 1)
@@ -330,7 +343,10 @@ def _chosen(
     fields["chosen"][at] = values[at, tokens[at]]
     hit = known & (tokens == best[:, 0]) & ~np.isnan(fields["chosen"])
     fields["chosen_rank"][hit] = 0
-    for i in np.flatnonzero(known & ~hit & ~np.isnan(fields["chosen"])):
+    rest = np.flatnonzero(known & ~hit & ~np.isnan(fields["chosen"]))
+    larger = order[rest[:, None], best[rest]] > order[rest, tokens[rest]][:, None]
+    fields["chosen_rank"][rest] = larger.sum(axis=1)
+    for i in rest[larger.all(axis=1)]:
         fields["chosen_rank"][i] = rank_of(order[i], int(tokens[i]), best[i])
 
 

@@ -25,6 +25,7 @@ from verify.metrics.side import SIDE_FIELDS, Scratch, Side, decode, make_side, r
 from verify.metrics.values import (
     COLUMNS,
     FLOOR,
+    MANTISSAS,
     VALUE_FIELDS,
     Part,
     ValueState,
@@ -174,7 +175,10 @@ class Sweep:
         kind = np.float64 if any(d.itemsize == 8 for d in dtypes) else np.float32
         keep = min(_KEEP_ALL // pairs, KEEP * 8)
         slack = slack_of(self.columns[i].decimals, self.columns[j].decimals)
-        state = ValueState(RadixHistogram(kind, keep), width, floor, min(places) if places else None, slack)
+        mantissa = MANTISSAS.get(next(iter(dtypes)), 0) if width == 16 else 0
+        state = ValueState(
+            RadixHistogram(kind, keep), width, floor, min(places) if places else None, slack, mantissa
+        )
         return PairRows(i, j, mask, state, np.full((len(PAIR_FIELDS), rows), np.nan), np.zeros(rows))
 
     def groups(self) -> Iterator[tuple[Segment, int, int]]:
@@ -187,6 +191,8 @@ class Sweep:
     def run(self) -> Swept:
         """Do the pass, and further ones for the pairs whose quantiles need them."""
         self._each(self._group)
+        for pair in self.pairs:
+            pair.state.settle()
         while True:
             missing = [pair.state.differences.unresolved(QUANTILES) for pair in self.pairs]
             if not any(missing):
@@ -357,7 +363,7 @@ class Sweep:
             wanted = np.intersect1d(have_x, have_y)
             wanted = wanted[pair.comparable[start + wanted]]
             for rows in runs_of(wanted, np.zeros(high - low, bool)):
-                part = Part(x[rows], y[rows], x[rows], y[rows], None, None)
+                part = Part(x[rows], y[rows], x[rows], y[rows], None)
                 with np.errstate(invalid="ignore"):
                     d = np.abs(difference(part, scratch)).astype(pair.state.differences.dtype, copy=False)
                 ceilings = self._ceilings(pair)
@@ -417,9 +423,8 @@ def _decide(block: Floats, a: Side, b: Side, tokens_a: Ints, tokens_b: Ints, row
         for at in np.flatnonzero(~same):
             r = rows.start + int(at)
             token = int(mine.best[r, 0])
-            order = other.values if other.special[r] or other.places is None else other.places
             known = token >= 0 and other.best[r, 0] >= 0 and not np.isnan(other.values[r, token])
-            block[i, at] = rank_of(order[r], token, other.best[r]) if known else np.nan
+            block[i, at] = rank_of(other.values[r], token, other.best[r]) if known else np.nan
     for i, (tokens, other) in enumerate(((tokens_a[rows], b), (tokens_b[rows], a))):
         known = np.flatnonzero((tokens >= 0) & (tokens < vocab))
         block[2 + i, known] = other.values[rows.start + known, tokens[known]]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.metrics.quantiles import RadixHistogram
-from verify.metrics.side import Scratch, Side, count_rows, squares, total
+from verify.metrics.side import BFLOAT16, Scratch, Side, count_rows, hits, sum_squares, total
 from verify.numerics.ulp import ulp_distance
 
 Array = NDArray[Any]
@@ -60,6 +60,10 @@ _MAXIMA = ("max_abs", "max_relative", "max_ulp")
 
 #: Columns that one step of a kernel takes: with fewer, threads wait for one another between the calls of NumPy.
 COLUMNS = 1 << 19
+#: Stored bits of the significands of 16-bit dtypes.
+MANTISSAS = {BFLOAT16: 7, np.dtype(np.float16): 10}
+#: Elements that are counted at a time, so that their indices stay in a core's cache.
+CHUNK = 1 << 17
 #: Default floor of the relative difference.
 FLOOR = 1e-3
 
@@ -81,10 +85,13 @@ class ValueState:
     Attributes:
         differences: of |d|.
         ulps: counts of ULP distances 0, 1, 2, ... for 16-bit dtypes; of bins 0, 1, 2, 3-4, 5-8, ... for wider ones.
-        xors: counts of elements by the exclusive or of their bits for 16-bit dtypes, by its length for wider ones.
+        xors: counts of elements by the length in bits of the exclusive or of their bits.
         width: bits of the common stored dtype; 0 where the dtypes differ or values were printed.
         floor: of the relative difference.
         decimals: the smaller number of printed decimals, or None. slack: `slack_of` the two.
+        mantissa: stored bits of the significand of a 16-bit dtype, else 0.
+        near: of 16-bit dtypes, counts of elements that have one sign and exponent in both runs, by exponent and ULP
+            distance: both tell |d|. `settle` puts them in the other histograms.
     """
 
     differences: RadixHistogram
@@ -92,23 +99,35 @@ class ValueState:
     floor: float = FLOOR
     decimals: int | None = None
     slack: float = 0.0
+    mantissa: int = 0
+    near: Counts = field(init=False)
     ulps: Counts = field(init=False)
     xors: Counts = field(init=False)
     lock: Any = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.ulps = np.zeros((1 << 16) if self.width == 16 else 66, np.int64)
-        self.xors = np.zeros((1 << 16) if self.width == 16 else self.width + 1, np.int64)
+        self.xors = np.zeros(self.width + 1, np.int64)
+        self.near = np.zeros(1 << 15, np.int64)
 
     def agree(self) -> Counts:
         """Counts of elements by the number of equal leading bits, 0 to the width; empty without a common dtype."""
-        if self.width == 0:
-            return np.zeros(0, np.int64)
-        lengths = self.xors
-        if self.width == 16:
-            total = np.concatenate([[0], np.cumsum(self.xors)])
-            lengths = np.diff(total[[0, *(1 << k for k in range(17))]])
-        return lengths[::-1].copy()
+        return self.xors[::-1].copy() if self.width else np.zeros(0, np.int64)
+
+    def settle(self) -> None:
+        """Put the elements that `near` counts in the histograms of |d| and of ULP distances."""
+        with self.lock:
+            used = np.flatnonzero(self.near)
+            counts, steps = self.near[used], used & ((1 << self.mantissa) - 1)
+            np.add.at(self.ulps, steps, counts)
+            bias = (1 << (14 - self.mantissa)) - 1
+            exponents = (
+                np.maximum(used >> self.mantissa, 1) - bias - self.mantissa
+            )  # subnormals are spaced as the next
+            self.differences.add_counted(
+                np.ldexp(steps.astype(np.float64), exponents).astype(np.float32), counts
+            )
+            self.near[:] = 0
 
 
 @dataclass
@@ -120,16 +139,18 @@ class Part:
     size_a: Array
     size_b: Array
     words: tuple[Array, Array] | None
-    places: tuple[Array, Array] | None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether both were stored in the same 16 bits."""
+        return self.words is not None and self.words[0].dtype.itemsize == 2
 
 
 def part_of(a: Side, b: Side, rows: slice, columns: slice, width: int) -> Part:
     """A rectangle of two blocks. ``width`` is `ValueState.width`."""
     at = (rows, columns)
     words = (a.words[at], b.words[at]) if width and a.words is not None and b.words is not None else None
-    places = (a.places[at], b.places[at]) if words and a.places is not None and b.places is not None else None
-    sizes = a.magnitudes[at], b.magnitudes[at]
-    return Part(a.values[at], b.values[at], *sizes, words, places)
+    return Part(a.values[at], b.values[at], a.magnitudes[at], b.magnitudes[at], words)
 
 
 def difference(part: Part, scratch: Scratch) -> Array:
@@ -163,19 +184,22 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
             return None
         out["different"] += different
 
-    fast = part.places is not None
+    fast = part.narrow
     signed = difference(part, scratch)
-    index = scratch.get("index", (signed.size,), np.int64)
     out["sum"] += total(signed, fast)
-    out["sum_squares"] += total(squares(signed, scratch, fast), fast)
+    out["sum_squares"] += sum_squares(signed, scratch, fast)
     d = np.abs(signed, out=scratch.get("d", signed.shape, signed.dtype))
     d = d.astype(state.differences.dtype, copy=False)
-    spare = scratch.get("base", d.shape, d.dtype).reshape(-1).view(state.differences.word)
-    state.differences.add(d, index, spare)
+    if xor is None or not _near(state, part, xor, d, out, scratch):
+        index = scratch.get("index", (signed.size,), np.int64)
+        spare = scratch.get("base", d.shape, d.dtype).reshape(-1).view(state.differences.word)
+        state.differences.add(d, index, spare)
+        if xor is not None:
+            _add_bits(state, part, xor, out, scratch, index)
     out["sum_abs"] += total(d, fast)
     np.maximum(out["max_abs"], d.max(axis=1), out=out["max_abs"])
     base = np.maximum(part.size_a, part.size_b, out=scratch.get("base", d.shape, d.dtype))
-    np.maximum(base, d.dtype.type(state.floor), out=base)
+    np.maximum(base, np.full(d.shape[1], state.floor, d.dtype), out=base)  # faster than a number
     np.divide(d, base, out=base)
     out["sum_relative"] += total(base, fast)
     np.maximum(out["max_relative"], base.max(axis=1), out=out["max_relative"])
@@ -183,8 +207,6 @@ def add_values(state: ValueState, part: Part, out: dict[str, Floats], scratch: S
         out["printed_different"] += _printed(part, state.decimals, state.slack)
     if xor is None:
         out["different"] += count_rows(part.a != part.b)
-    else:
-        _add_bits(state, part, xor, out, scratch, index)
     return signed
 
 
@@ -196,6 +218,74 @@ def _printed(part: Part, decimals: int, slack: float) -> Floats:
     return count_rows(a != b)
 
 
+def _near(
+    state: ValueState,
+    part: Part,
+    xor: Array,
+    d: Array,
+    out: dict[str, Floats],
+    scratch: Scratch,
+) -> bool:
+    """Add a rectangle of 16-bit values to all histograms; False, and nothing is added, where too many are far apart.
+
+    Of two values of one sign and exponent the exponent and the ULP distance tell |d|, so that one histogram does for
+    both. The others are far and few, and are counted one by one.
+    """
+    if not state.mantissa or part.words is None:
+        return False
+    edge = 1 << state.mantissa
+    far = hits(np.greater_equal(xor, edge, out=scratch.get("mask", xor.shape, bool)))
+    if far.size > xor.size >> 3:
+        return False
+    a, b = part.words
+    signed = scratch.get("high", xor.shape, np.int16)
+    steps = np.abs(np.subtract(a.view(np.int16), b.view(np.int16), out=signed), out=signed).view(np.uint16)
+    steps.reshape(-1)[far] = 0
+    most = steps.max(axis=1).astype(np.float64)
+    keys = np.bitwise_and(a, 0x8000 - edge, out=scratch.get("low", xor.shape, np.uint16))
+    np.bitwise_or(keys, steps, out=keys)
+    keys.reshape(-1)[far] = 0
+    near, index = np.zeros(1 << 15, np.int64), scratch.get("chunk", (CHUNK,), np.int64)
+    for low in range(0, keys.size, CHUNK):
+        chunk = keys.reshape(-1)[low : low + CHUNK]
+        np.copyto(index[: chunk.size], chunk)
+        near += np.bincount(index[: chunk.size], minlength=1 << 15)
+    near[0] -= far.size
+    x, y, apart = (z.reshape(-1).take(far) for z in (a, b, d))
+    patterns = x ^ y
+    ulps = np.abs(_order(x) - _order(y))
+    starts = np.searchsorted(far, np.arange(len(xor)) * xor.shape[1])
+    some = np.flatnonzero(np.diff(starts, append=far.size))
+    if some.size:
+        most[some] = np.maximum(most[some], np.maximum.reduceat(ulps, starts[some]))
+    np.maximum(out["max_ulp"], most, out=out["max_ulp"])
+    zeros = far[(patterns == 0x8000) & (x << 1 == 0)]
+    out["zero_sign"] += np.bincount(zeros // xor.shape[1], minlength=len(xor))
+    state.differences.add(apart)
+    counts = np.bincount(ulps)
+    if state.mantissa < 8:  # a byte will do, and is faster
+        low_bits = scratch.get("byte", xor.shape, np.uint8)
+        np.copyto(low_bits, xor, casting="unsafe")
+        low_bits.reshape(-1)[far] = 0xFF
+        lengths = _lengths(low_bits, scratch, state.mantissa, xor.size - far.size)
+    else:
+        lengths = _lengths(xor, scratch, state.mantissa, xor.size - far.size)
+    exponents = (patterns.astype(np.float32).view(np.int32) >> 23) - 126  # the length in bits
+    with state.lock:
+        state.near += near
+        state.ulps[: counts.size] += counts
+        state.xors[: lengths.size] += lengths
+        state.xors += np.bincount(exponents, minlength=17)
+    return True
+
+
+def _order(words: Array) -> NDArray[np.int32]:
+    """16-bit patterns as integers that are ordered as the numbers are; both zeros are 0."""
+    signed = words.view(np.int16).astype(np.int32)
+    sign = signed >> 31
+    return ((signed & 0x7FFF) ^ sign) - sign
+
+
 def _add_bits(
     state: ValueState, part: Part, xor: Array, out: dict[str, Floats], scratch: Scratch, index: Counts
 ) -> None:
@@ -205,41 +295,47 @@ def _add_bits(
     flips = np.equal(xor, sign, out=mask)
     if flips.any():
         out["zero_sign"] += count_rows(flips & (part.a == 0))
-    lengths = _lengths(xor, scratch, index)
+    lengths = _lengths(xor, scratch, state.width, xor.size)
     counts, most = _ulps(part, scratch, index, state.width)
     np.maximum(out["max_ulp"], most, out=out["max_ulp"])
     with state.lock:
-        state.xors[: lengths.size] += lengths
+        state.xors += lengths
         state.ulps[: counts.size] += counts
 
 
-def _lengths(xor: Array, scratch: Scratch, index: Counts) -> Counts:
-    """Counts of patterns, or of their lengths in bits for wide dtypes."""
-    if xor.dtype.itemsize == 2:
-        flat = index[: xor.size]
-        np.copyto(flat, xor.reshape(-1))
-        return np.bincount(flat)
-    width = xor.dtype.itemsize * 8
+def _lengths(xor: Array, scratch: Scratch, most: int, within: int) -> Counts:
+    """Counts of patterns by their length in bits, 0 to ``most``, which ``within`` of them do not exceed."""
     mask = scratch.get("mask", xor.shape, bool)
-    below = [np.count_nonzero(np.less(xor, xor.dtype.type(1 << k), out=mask)) for k in range(width)]
-    return np.diff(np.array([0, *below, xor.size], np.int64))
+    below = [np.count_nonzero(np.less(xor, xor.dtype.type(1 << k), out=mask)) for k in range(most)]
+    return np.diff(np.array([0, *below, within], np.int64))
 
 
 def _ulps(part: Part, scratch: Scratch, index: Counts, width: int) -> tuple[Counts, Floats]:
     """Counts of ULP distances (of their bins for wide dtypes), and the largest of each row."""
-    if part.places is not None:
-        pa, pb = part.places
-        high = np.maximum(pa, pb, out=scratch.get("high", pa.shape, np.int16))
-        low = np.minimum(pa, pb, out=scratch.get("low", pa.shape, np.int16))
-        np.subtract(high, low, out=high)  # wraps to the right unsigned number
-        steps = high.view(np.uint16)
+    assert part.words is not None
+    if part.narrow:
+        pa, pb = (ordered16(w, scratch, name) for w, name in zip(part.words, ("high", "low"), strict=True))
+        sign = scratch.get("sign", pa.shape, np.int16)
+        np.subtract(np.maximum(pa, pb, out=sign), np.minimum(pa, pb, out=pb), out=sign)
+        steps = sign.view(np.uint16)  # wraps to the right unsigned number
         flat = index[: steps.size]
         np.copyto(flat, steps.reshape(-1))
         return np.bincount(flat), steps.max(axis=1).astype(np.float64)
-    assert part.words is not None
     kind = {16: np.float16, 32: np.float32, 64: np.float64}[width]
     steps = ulp_distance(part.words[0].view(kind), part.words[1].view(kind))
     return np.bincount(ulp_bin(steps).ravel(), minlength=1), steps.max(axis=1).astype(np.float64)
+
+
+def ordered16(words: Array, scratch: Scratch, name: str) -> NDArray[np.int16]:
+    """16-bit patterns as int16 that are ordered as the numbers are; both zeros are 0 (`verify.numerics.ulp.ordered`)."""
+    signed = words.view(np.int16)
+    places = scratch.get(name, words.shape, np.int16)
+    sign = scratch.get("sign", words.shape, np.int16)
+    np.right_shift(signed, 15, out=sign)
+    np.bitwise_and(signed, 0x7FFF, out=places)
+    np.bitwise_xor(places, sign, out=places)
+    np.subtract(places, sign, out=places)
+    return places
 
 
 def ulp_bin(steps: NDArray[np.int64]) -> Counts:
@@ -316,10 +412,7 @@ def special_part(
         return None if array is None else np.ascontiguousarray(array[row][keep])[None]
 
     words = (take(a.words), take(b.words)) if width and a.words is not None and b.words is not None else None
-    places = (
-        (take(a.places), take(b.places)) if words and a.places is not None and b.places is not None else None
-    )
-    part = Part(take(a.values), take(b.values), take(a.magnitudes), take(b.magnitudes), words, places)
+    part = Part(take(a.values), take(b.values), take(a.magnitudes), take(b.magnitudes), words)
     for name, values in (("a", part.a), ("b", part.b)):
         wide = values.astype(np.float64)
         out[f"{name}_sum"] += wide.sum()

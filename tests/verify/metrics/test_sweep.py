@@ -76,6 +76,35 @@ def test_leading_bits_that_agree(dtype):
     assert swept(a, b).pairs[0].state.agree().tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("steps", [3, 2000])
+def test_sixteen_bits_near_and_far(dtype, steps):
+    """Patterns of every exponent, moved by a few or many places, with zeros of both signs: counted in plain NumPy."""
+    rng = np.random.default_rng(steps)
+    top = {BF16: 0x7F80, np.dtype(np.float16): 0x7C00}[dtype]
+    places = rng.integers(1 - top, top, (6, 1501))
+    other = np.clip(places + rng.integers(-steps, steps + 1, places.shape), 1 - top, top - 1)
+    words = [np.where(p < 0, 0x8000 - p, p).astype(np.uint16) for p in (places, other)]
+    words[0][2, :4], words[1][2, :4] = (0, 0x8000, 0x8000, 5), (0x8000, 0, 0x8000, 0x8003)
+    a, b = (w.view(dtype) for w in words)
+    places[2, :4], other[2, :4] = (0, 0, 0, 5), (0, 0, 0, -3)
+    pair = swept(a, b, columns=(Column(softmax=False),) * 2, threads=1, best=2).pairs[0]
+    distance = np.abs(places - other)
+    assert pair.state.ulps.tolist() == np.bincount(distance.ravel(), minlength=1 << 16).tolist()
+    assert pair.fields["max_ulp"].tolist() == distance.max(axis=1).tolist()
+    assert pair.fields["zero_sign"].tolist() == [0, 0, 2, 0, 0, 0]
+    xor = (words[0] ^ words[1]).ravel().tolist()
+    assert (
+        pair.state.agree().tolist() == np.bincount([16 - x.bit_length() for x in xor], minlength=17).tolist()
+    )
+    d = difference(a, b).ravel()
+    ranks = np.linspace(0, d.size - 1, 101).astype(
+        int
+    )  # as quantiles, so that no two order statistics are mixed
+    found = pair.state.differences.quantiles([r / (d.size - 1) for r in ranks.tolist()])
+    assert found == pytest.approx(np.sort(d)[ranks].tolist(), rel=1e-12, abs=0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("noise", [0.02, 0.3, 3.0])
 def test_distributions(dtype, noise):
