@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.prove import contract as c
-from search.prove.answer import Kind, Status, words
+from search.prove.answer import Kind, Status, rounded_up, words
 
 #: What is read first: what breaks, then what is open, then what holds.
 ORDER: tuple[Status, ...] = (
@@ -123,11 +123,12 @@ class Shown:
         return list(_figures(self.proof))
 
     @property
-    def bound(self) -> float | None:
-        """The bound in ULP that is proved, if the claim is one."""
+    def bound(self) -> str:
+        """The bound in ULP that is proved, rounded up; empty where the claim is none."""
         found = self.proof.details.get("real_ulp")
-        proved = self.proof.status == "proved" and isinstance(found, float | int)
-        return float(found) if proved else None  # pyright: ignore[reportArgumentType]
+        if self.proof.status != "proved" or not isinstance(found, float | int) or abs(found) > 1e12:
+            return ""
+        return rounded_up(float(found))
 
     @property
     def replay(self) -> str:

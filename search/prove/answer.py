@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
 #: ``proved``: for every case in the claim. ``exhaustive``: every case of a finite grid was computed. ``tested``: some
@@ -107,3 +108,8 @@ def tally(statuses: Iterable[Status]) -> str:
     """How many claims came to what: ``5 proved, 1 refuted``."""
     counts = Counter(statuses)
     return ", ".join(f"{counts[s]} {words(s)}" for s in _TOLD if counts[s]) or "nothing was asked"
+
+
+def rounded_up(bound: float, places: int = 3) -> str:
+    """A bound with so many decimals, never below it."""
+    return f"{Decimal(bound).quantize(Decimal(1).scaleb(-places), ROUND_CEILING):,}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from search.prove.about import about_sides, asked
-from search.prove.answer import Proof, tally, words
+from search.prove.answer import Proof, rounded_up, tally, words
 from search.prove.dots import prove_dots
 from search.prove.equal import prove_equal
 from search.prove.processes import Reply, ask_all
@@ -98,7 +98,7 @@ def _cell(proof: Proof | None) -> str:
     if proof is None:
         return "-"
     if "real_ulp" in proof.details and proof.status == "proved":
-        return f"proved <= {proof.details['real_ulp']:.3f} ULP"
+        return f"proved <= {rounded_up(proof.details['real_ulp'])} ULP"
     return words(proof.status)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 from reports.contract_base import to_json
 from reports.prove import contract as c
 from reports.prove.page import render, render_markdown
-from reports.prove.view import headline, shared, shown, text
+from reports.prove.view import MEANING, METHODS, ORDER, headline, shared, shown, text
+from search.prove.answer import Kind, Status
 from tests.reports.prove import made
 from tests.reports.prove.made import text_of
 from tests.reports.test_html import HOSTILE, outline
@@ -77,6 +79,11 @@ def test_every_status_has_a_word_a_mark_and_an_outline_of_its_own(page: str) -> 
     assert "--good" not in styles["s-tested"]
     assert "--good" in styles["s-proved"]
     assert "dashed" in styles["s-proved.leans"]
+
+
+def test_every_status_and_kind_of_question_is_explained() -> None:
+    assert set(METHODS) == set(get_args(Kind))
+    assert set(MEANING) == set(ORDER) == set(get_args(Status))
 
 
 def test_a_proof_that_rests_on_a_test_says_so(page: str) -> None:
@@ -188,6 +195,17 @@ def test_hostile_texts_stay_text() -> None:
     assert not [n for n, _ in outline(page).attributes if n.startswith("on")]
     markdown = re.sub(r"(`+)[^`].*?[^`]\1(?!`)", "", render_markdown(report))
     assert "<img" not in markdown.replace("\\<img", "")
+
+
+def test_a_bound_is_never_rounded_below_itself() -> None:
+    bounds = [1.0131, 2.0142615370774575, 8303.2501, 1.0, 0.9999999]
+    claims = [made.proof(kind="bound", details={"real_ulp": x}) for x in bounds]
+    assert [x.bound for x in shown(claims)] == ["1.014", "2.015", "8,303.251", "1.000", "1.000"]
+    others = (
+        made.proof("not decided", "bound", details={"real_ulp": 1.5}),
+        made.proof(details={"real_ulp": "x"}),
+    )
+    assert [x.bound for x in shown(others)] == ["", ""]
 
 
 def test_figures_as_text() -> None:
