@@ -177,6 +177,8 @@ def _why(
     """Why a line is another quantity on either side: by what it reads, or by its text."""
     read = [dict.fromkeys(n for n in reads(run.program, name) if n != name) for run in runs]
     role = [roles(run.program).get(name, "") for run in runs]
+    if not all(role):
+        return f"the output of the {'second' if role[0] else 'first'} does not depend on it"
     if role[0] != role[1]:
         return f"it belongs to {role[0]} of the first, and to {role[1]} of the second"
     alone = [", ".join(n for n in mine if n not in other) for mine, other in (read, read[::-1])]

@@ -139,6 +139,63 @@ def test_the_same_program() -> None:
     assert done.stdout.startswith("the same program: no line, partition or primitive differs")
 
 
+FRAGMENTS = ("attention.sm_90.toml@h200", "attention.sm_100.toml@h200")
+KEPT = ("--lowering", "attention@3.8.0", "--lowering", "attention@3.8.0:sm_100")
+
+
+FEW = ("--random", "0", "--kv-len", "128", "--q-heads", "1", "--kv-heads", "1", "--head-dim", "16")
+BARE = ("--backend", "oracle", "--no-attribution")
+
+
+@pytest.fixture
+def fragments() -> None:
+    """The specs that `lower` writes of the example."""
+    assert CliRunner().invoke(app, ["lower", "attention@3.8.0", "--fragments", "."]).exit_code == 0
+
+
+@pytest.mark.usefixtures("fragments")
+def test_the_instruction_behind_the_first_site_is_named() -> None:
+    """One source, two architectures: eight FFMA and four FADD of rounded products' sums, or six FADD2 of two each."""
+    found = answer(*FRAGMENTS, *FEW, *BARE, *KEPT)
+    assert found.travel is not None
+    assert found.travel.first is not None
+    assert found.travel.stations[found.travel.first].name == "num"
+    h200, b200 = found.realised
+    assert (h200.side, h200.arch, h200.kernel, h200.source, h200.undecided) == (
+        0,
+        "sm_90",
+        "merge",
+        "SASS",
+        "",
+    )
+    assert (b200.side, b200.arch, b200.undecided) == (1, "sm_100", "")
+    shown = [[(i.opcode, len(i.lines)) for i in one.instructions][:3] for one in (h200, b200)]
+    assert shown == [[("FMUL", 8), ("FFMA", 8), ("FADD", 4)], [("FMUL", 16), ("FADD2", 6), ("LDS.128", 1)]]
+    assert h200.instructions[1].text == "FFMA R5, R22, R5, R20"
+    assert (
+        "Behind num of lowered.attention.sm_90@h200 on sm_90: FMUL, FFMA, FADD, SHFL.BFLY."
+        in found.verdict.points
+    )
+    page, text = render(found), render_markdown(found)
+    assert "FADD2" in page
+    assert "| in a thread | 6 | `FADD2` | 125 |" in text
+
+
+@pytest.mark.usefixtures("fragments")
+def test_a_line_that_the_lowering_computes_otherwise_gets_no_instruction() -> None:
+    """The merge of sm_100 against the listing of sm_90, and a spec of other lines altogether."""
+    done = run(*FRAGMENTS, *FEW, *BARE, "--lowering", "attention@3.8.0:sm_90")
+    assert done.exit_code == 0, done.stderr
+    other = "num = dot(w, last(acc), lanes(4, pairwise(fma), butterfly()))"
+    assert f"not decided: the lowering computes another line of this name: {other}" in done.stdout
+    found = answer(FA2, XQA, *SMALL, "--no-attribution", *KEPT[:2])
+    why = {one.site: one.undecided for one in found.realised}
+    assert (
+        why["weight"] == "the lowering computes another line of this name: weight = triton.exp(score - safe)"
+    )
+    assert why["norm"] == "the lowering computes another line of this name: norm = last(l)"
+
+
 def test_an_ensemble() -> None:
     found = answer(
         FA2, XQA, "--random", "0", "--kv-len", "300", "--q-heads", "2", "--kv-heads", "1", "--head-dim", "8",
@@ -169,5 +226,7 @@ def test_mistakes() -> None:
     assert "an ensemble is made of random inputs" in refused(FA2, XQA, *SMALL, "--ensemble", "3")
     same = refused(XQA, XQA, "--random", "0", "--kv-len", "40", "--ensemble", "2", "--backend", "oracle")
     assert "are the same program here" in same
+    assert "given 3 times" in refused(FA2, XQA, *SMALL, *KEPT, *KEPT[:2])
+    assert "it has sm_90, sm_100, sm_120" in refused(FA2, XQA, *SMALL, "--lowering", "attention@3.8.0:sm_80")
     Path("file").write_text("")
     assert "cannot be written" in refused(FA2, XQA, *SMALL, "--out", "file")

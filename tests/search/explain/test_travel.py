@@ -9,7 +9,7 @@ import pytest
 
 from search.explain.explain import evaluate, flat_pair, start
 from search.explain.travel import OTHER, Travel, travel
-from specs import load_spec
+from specs import load_spec, parse_spec
 from specs.loader import Spec
 from tests.search.explain.tiny import h200, mean, of_values
 from verify.case import Case, random_case
@@ -83,11 +83,42 @@ def test_values_that_are_other_quantities_are_said_to_be() -> None:
     """Weights relative to the maximum of another group differ in real numbers, too."""
     case = of_values(1, 2, 3, 4, scores=(0.0, 1.0, 2.0, 3.0))
     found = way(mean("a", level="pieces(2, unit=1)"), mean("b", level="pieces(4, unit=1)"), case)
-    assert OTHER in station(found, "weight").note
+    weight = station(found, "weight")
+    assert OTHER in weight.note
+    assert weight.other == "it reads top, whose groups own other tokens"
+    assert (weight.compared, weight.only_a, weight.only_b, weight.differing) == (0, 4, 4, 0)
+    assert (weight.max_ulp, weight.max_abs, weight.worst) == (None, 0.0, None)
+    assert weight.first.ulp is None  # a pair of values is shown, and no distance
+    assert (weight.first.a, weight.first.b) == ("0.36787945", "1.0")  # e^(0 - 1) of two tokens, e^0 of one
     assert OTHER not in station(found, "score").note
     assert OTHER not in station(found, "exact").note
     assert found.first is not None
     assert found.first.name == "weight"
+
+
+def test_values_of_groups_that_are_other_quantities_are_said_to_be() -> None:
+    """The same groups: a sum as it is, and one that the merge's weight is multiplied with; and a weight of another role."""
+    a = mean("a", partial="value", w="exp(top - most)").to_toml().replace("/ total", "/ sum(w * norm, seq())")
+    found = way(parse_spec(a), mean("b"), of_values(1, 2, 3, 5, scores=(0.0, 1.0, 2.0, 3.0)))
+    assert station(found, "norm").compared == 2
+    for name in ("partial", "w"):
+        assert station(found, name).compared == 0
+    assert station(found, "w").other == "only the second reads norm"
+    assert station(found, "partial").other == "only the second reads norm"
+    assert station(found, "total").other == "the output of the first does not depend on it"
+    assert found.first is not None
+    assert found.first.name == "partial"
+    assert station(found, "exact").compared == 1
+
+
+@pytest.mark.slow
+def test_the_weights_of_two_merges_are_two_quantities() -> None:
+    """XQA's `w` holds a group's sum, FlashAttention-2's is the share of a group; both are called `w`."""
+    case = random_case(0, 600, q_heads=2, kv_heads=1, head_dim=64)
+    found = way(load_spec("flash_attn2.splitkv_decode"), load_spec("xqa.decode"), case)
+    assert station(found, "w").other == "the first reads level, lse, the second s0, best, most"
+    assert station(found, "w").compared == 0
+    assert (station(found, "partial").other, station(found, "partial").compared) == ("", 6 * 64)
 
 
 def test_states_meet_where_they_have_seen_the_same_tokens() -> None:
