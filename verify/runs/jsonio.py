@@ -19,6 +19,7 @@ import numpy as np
 
 from specs.errors import InputError
 from verify.runs.sequence import UNKNOWN, Floats, Ints
+from verify.runs.stream import Answers, events, is_stream, kind_in_stream, kind_of
 
 MAX_JSON = 1 << 30
 MAX_LINE = 256 << 20
@@ -38,11 +39,15 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON value of a file and its place: the file, and its line where the file is lines of JSON (else 0)."""
+    """One JSON value of a file and its place: the file, and its line where the file is lines of JSON (else 0).
+
+    ``event``: whether it came as a server-sent event.
+    """
 
     value: Any
     file: str
     line: int
+    event: bool = False
 
     @property
     def place(self) -> str:
@@ -126,14 +131,43 @@ def _quotes(data: bytes) -> int:
 def records(file: Path) -> Iterator[Record]:
     """Every record of a file: its lines where it is JSON lines, else the one value that it is.
 
+    Answers that came in pieces, as server-sent events or a piece a line, are put together (`verify.runs.stream`).
+
     A file is taken as lines where it is called .jsonl or .ndjson, or where it is not JSON as a whole and its first line
     is.
 
     Raises:
         InputError: missing, too large, or no JSON.
     """
+    answers = Answers()
+    place = 0
+    for record in _records(file):
+        value, place = record.value, record.line
+        several = isinstance(value, list) and bool(value) and kind_of(value[0]) is not None
+        pieces: list[Any] = value if several else [value]
+        of = kind_in_stream if record.event else kind_of
+        for piece in pieces:
+            kind = of(piece)
+            if kind is None:
+                yield Record(piece, record.file, place)
+                continue
+            try:
+                whole = list(answers.add(kind, piece))
+            except (TypeError, AttributeError, KeyError):
+                raise InputError(
+                    "is no piece of an answer", place=record.place, remedy="give the stream as it came"
+                ) from None
+            yield from (Record(one, record.file, place) for one in whole)
+    yield from (Record(one, str(file), place) for one in answers.rest())
+
+
+def _records(file: Path) -> Iterator[Record]:
     try:
         size = file.stat().st_size
+        with file.open("rb") as stream:
+            if is_stream(stream.read(64)):
+                yield from _events(file)
+                return
         if file.suffix in (".jsonl", ".ndjson"):
             yield from _lines(file)
             return
@@ -161,6 +195,12 @@ def records(file: Path) -> Iterator[Record]:
         yield from _lines(file)
         return
     yield Record(value, str(file), 0)
+
+
+def _events(file: Path) -> Iterator[Record]:
+    with file.open("rb") as stream:
+        for data, number in events(iter(lambda: stream.readline(MAX_LINE + 1), b"")):
+            yield Record(parse(data, f"{file}: line {number}"), str(file), number, event=True)
 
 
 def _lines(file: Path) -> Iterator[Record]:

@@ -124,8 +124,13 @@ def answered(choice: dict[str, Json], prompt_length: int | None, counts: Counts)
     entries = given.get("content") if isinstance(given, dict) else None
     if entries is None:
         entries = next((choice[k] for k in ENTRIES if isinstance(choice.get(k), list)), None)
-    if entries is None:
+    if not entries:
         return None
+    if any(isinstance(e, dict) and ("probs" in e or "top_probs" in e) for e in entries):
+        raise ValueError(
+            "its entries have 'probs', probabilities after the sampler, and no 'logprob': ask llama.cpp's server without "
+            "post_sampling_probs, or a newer one"
+        )
     tops = [e.get("top_logprobs") if isinstance(e, dict) else None for e in entries]
     found = piece(answer_positions(prompt_length, len(entries)), entries, tops, counts, "logprobs")
     return with_ids(found, choice.get("token_ids"), counts)
