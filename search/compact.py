@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,10 @@ class Geometry:
     """Which piece of its outermost level each side gives a token to, and when it visits it.
 
     Attributes:
-        piece, rank: int32 ``[side, token]``.
+        piece, rank: int32 ``[side, token]``. The piece of a token before the window is `UNSEEN`.
     """
+
+    UNSEEN: ClassVar[int] = -1
 
     piece: NDArray[np.int32]
     rank: NDArray[np.int32]

@@ -151,6 +151,7 @@ def _ordinary(witness: Witness) -> None:
         context |= side.context
     asked = [n for n in ("has_sinks", "has_alibi", "has_softcap") if context.get(n)]
     asked += [n for n in ("batch", "q_len") if context.get(n, 1) != 1]
+    asked += ["window"] if witness.space.first else []
     if asked:
         raise UnsupportedError(
             f"{asked[0]} = {context[asked[0]]}",

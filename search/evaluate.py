@@ -110,6 +110,8 @@ class Evaluator:
         values = {n: x for n, x in values.items() if n in SCALARS}
         self.scalars = {**values, **constants(program, self.plan, values)}
         self.kv_len = space.kv_len
+        #: The first token that the side sees.
+        self.first = space.first
         self.tables = tables(self.plan, shape_of(self.plan))
         self.columns = space.dims
         if space.kind == "scores":
@@ -161,6 +163,7 @@ class Evaluator:
         cut = copy.copy(self)
         cut.plan = compact(self.plan, support)
         cut.kv_len = len(support)
+        cut.first = int(np.searchsorted(support, self.first))
         own = shape_of(cut.plan)
         least = (*([8] + [1] * (len(own) - 2) if len(own) > 1 else []), 2)
         shape = tuple(max(m, 1 << (n - 1).bit_length()) for n, m in zip(own, least, strict=True))
@@ -206,13 +209,13 @@ class Evaluator:
         inputs = _padded(inputs, SMALL_BATCH if self.kv_len <= SMALL else 1)
         n, tokens = inputs.scores.shape
         compute = self.program.compute
-        low, high, query = (np.full(1, x, np.int32) for x in (0, tokens, tokens - 1))
+        low, high, query = (np.full(1, x, np.int32) for x in (self.first, tokens, tokens - 1))
         values = np.zeros((tokens, n, self.columns))
         values[..., : inputs.dims] = inputs.values.transpose(1, 0, 2)
         stored = store(values, self.value_format)
         if self.space.kind == "scores":
             kv = prepare(None, stored, {"v": self.value_format})
-            scores = inputs.scores.astype(storage_dtype(compute))[:, None, :]
+            scores = self._seen(inputs.scores).astype(storage_dtype(compute))[:, None, :]
             rows = Rows(None, scores, low, high, {"scores": compute}, query)
         else:
             formats = self.program.inputs
@@ -230,6 +233,10 @@ class Evaluator:
             taken[name] = words.reshape(n, -1)[:real, : inputs.dims]
         return Outputs(taken[self.site].astype(np.float64), taken["output"], self.format)
 
+    def _seen(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Ready scores, masked before the window."""
+        return np.where(np.arange(scores.shape[1]) < self.first, np.float32(-np.inf), scores)
+
     def _walk(self, inputs: Inputs) -> Outputs:
         """As `_run`, by the scalar definition: nothing is compiled, which pays for a handful of candidates."""
         from verify.definition import RowInputs, ScalarArithmetic, Walker
@@ -237,18 +244,21 @@ class Evaluator:
         score = self.program.score_site()
         scalars = {n: x for n, x in self.scalars.items() if n not in self.program.sites}
         if self.space.kind == "scores":
-            given: list[dict[str, Any]] = [{"feed": {score: s.astype(np.float64)}} for s in inputs.scores]
+            given: list[dict[str, Any]] = [
+                {"feed": {score: s.astype(np.float64)}} for s in self._seen(inputs.scores)
+            ]
         else:
             formats, depth = self.program.inputs, int(self.space.context.get("head_dim", 1))
             q, k = realised(inputs.scores, depth, formats, self.space.carry)
             q, k = (values_of(x, formats[n]) for x, n in ((q, "q"), (k, "k")))
             given = [{"q": q, "k": rows} for rows in k]
+        visible = (lambda token: token >= self.first) if self.first else None
         found: dict[str, list[list[float]]] = {self.site: [], "output": []}
         for one, v in zip(given, inputs.values, strict=True):
             v = v.astype(np.float64)
             if v.shape[1] < self.columns:  # lines that depend on their column need all of a head
                 v = np.pad(v, ((0, 0), (0, self.columns - v.shape[1])))
-            row = RowInputs(v=v, scalars=scalars, query=self.kv_len - 1, **one)
+            row = RowInputs(v=v, scalars=scalars, query=self.kv_len - 1, visible=visible, **one)
             walker = Walker(self.program, self.plan, row, ScalarArithmetic())
             for name, rows in found.items():
                 rows.append([walker.value(name, {"dim": d}) for d in range(inputs.dims)])

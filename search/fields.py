@@ -40,7 +40,7 @@ def distances(outputs: Sequence[Outputs]) -> list[dict[str, Any]]:
     return found
 
 
-def ratios(inputs: Inputs, certificate: Certificate | None) -> list[dict[str, float | None]]:
+def ratios(inputs: Inputs, certificate: Certificate | None, first: int = 0) -> list[dict[str, float | None]]:
     """The fields of `search.record.RatiosOf` of each column: of the exact answer, or in double precision."""
     if certificate is not None:
         return [
@@ -50,6 +50,7 @@ def ratios(inputs: Inputs, certificate: Certificate | None) -> list[dict[str, fl
             }
             for a in certificate.answers
         ]
+    inputs = Inputs(inputs.scores[:, first:], inputs.values[:, first:])  # what a window shows
     out, mass = cancellation(inputs)
     largest = np.abs(inputs.values[0]).max(axis=0)
     return [

@@ -16,7 +16,7 @@ def check_context(context: Mapping[str, Any], kv_len: int) -> None:
         kv_len: tokens.
 
     Raises:
-        InputError: sinks, ALiBi slopes, a softcap, a window, or another length.
+        InputError: sinks, ALiBi slopes, a softcap, a window that is no number of tokens, or another length.
     """
     for name in ("has_sinks", "has_alibi", "has_softcap"):
         if context.get(name):
@@ -31,7 +31,8 @@ def check_context(context: Mapping[str, Any], kv_len: int) -> None:
             place="context",
             remedy="leave it out",
         )
-    if context.get("window"):
+    window = context.get("window") or 0
+    if not isinstance(window, int) or window < 0:
         raise InputError(
-            "a window masks tokens", place="context", remedy="search a sequence as long as the window"
+            f"window = {str(window)[:40]}", place="context", remedy="give a number of tokens, or 0 for none"
         )

@@ -130,23 +130,25 @@ def violation(inputs: Inputs, space: Space) -> Floats:
 
     The certificate decides with exact numbers; this is for the search, and errs on the safe side.
     """
-    out, mass = cancellation(inputs)
+    first = space.first if inputs.kv_len == space.kv_len else 0  # tokens of a target that was cut are seen
+    seen = Inputs(inputs.scores[:, first:], inputs.values[:, first:])
+    out, mass = cancellation(seen)
     c = space.cancellation
-    same_sign = (inputs.values >= 0).all(axis=1) | (inputs.values <= 0).all(axis=1)
+    same_sign = (seen.values >= 0).all(axis=1) | (seen.values <= 0).all(axis=1)
     slack = SLACK if space.kind == "scores" else SLACK_OF_PRODUCTS
     wanted = c * mass * (1 + slack)
     lack = np.where(same_sign, 0.0, np.maximum(0.0, wanted - out) / np.where(mass > 0, mass, 1.0))
     lack = np.where(mass > 0, lack, 1.0)  # nothing but zeros
     worst = lack.max(axis=1)
     boxed = np.maximum(
-        np.where(np.isneginf(inputs.scores), 0.0, np.abs(inputs.scores)).max(axis=1) - space.score_box, 0.0
+        np.where(np.isneginf(seen.scores), 0.0, np.abs(seen.scores)).max(axis=1) - space.score_box, 0.0
     )
     worst = np.maximum(worst, boxed)
     worst = np.maximum(worst, np.abs(inputs.values).max(axis=(1, 2)) - space.value_box)
     if not space.masks:
-        worst = np.where(np.isneginf(inputs.scores).any(axis=1), np.maximum(worst, 1.0), worst)
+        worst = np.where(np.isneginf(seen.scores).any(axis=1), np.maximum(worst, 1.0), worst)
     if space.statistics is not None:
-        worst = np.where(space.statistics.hold(inputs), worst, np.maximum(worst, 1.0))
+        worst = np.where(space.statistics.hold(seen), worst, np.maximum(worst, 1.0))
     base = space.base
     if base is not None and base.kv_len == inputs.kv_len:
         scores = inputs.scores != base.scores

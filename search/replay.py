@@ -142,7 +142,10 @@ def replay(witness: Witness, *, engine: bool = True) -> ReplayResult:
     certificate, wrong = _certificate(witness, measured.outputs)
     found += wrong
     found += compare(
-        [r.model_dump(mode="json") for r in record.ratios], ratios(inputs, certificate), "ratios", DOUBLE
+        [r.model_dump(mode="json") for r in record.ratios],
+        ratios(inputs, certificate, space.first),
+        "ratios",
+        DOUBLE,
     )
     found += _bound(witness)
     broken = bool(violation(inputs, space)[0] > 0)

@@ -18,7 +18,7 @@ from search.outcome import Budget, Hit, Outcome, Progress, Step
 from search.parts import Parts
 from search.seeds.construct import Seed
 from search.sides import Side
-from search.space import Space
+from search.space import Inputs, Space
 from search.target import Target
 from specs.errors import InputError, SpecError, UnsupportedError, did_you_mean
 
@@ -248,14 +248,16 @@ def _infeasible(space: Space) -> str:
     base = space.base
     if base is None or not space.fixed:
         return ""
-    fixed = sorted(space.fixed)
+    fixed = [t for t in sorted(space.fixed) if t >= space.first]
+    if not fixed:
+        return ""
     s, v = np.abs(base.scores[0, fixed]), np.abs(base.values[0, fixed])
     if np.where(np.isinf(s), 0, s).max() > space.score_box or v.max() > space.value_box:
         return "a fixed token lies outside the box"
-    if len(fixed) == space.kv_len:
+    if len(fixed) == space.kv_len - space.first:
         from search.objective import cancellation
 
-        out, mass = cancellation(base)
+        out, mass = cancellation(Inputs(base.scores[:, space.first :], base.values[:, space.first :]))
         if bool((out < 0.999 * space.cancellation * mass).any()):
             return "every token is fixed, and the input cancels more than c allows"
     return ""

@@ -61,7 +61,7 @@ class Space:
     """The inputs of a search, and what every answer must satisfy.
 
     Attributes:
-        kv_len: tokens.
+        kv_len: tokens. Those before the ``window`` of the context are in the input, and no side sees them.
         kind: ``scores`` (ready scores and values) or ``qkv`` (q, k and v in the input formats, at the shape of
             the context).
         context: what formulas see besides the platform: see `specs.context.CONTEXT`.
@@ -158,6 +158,12 @@ class Space:
     def exact_cancellation(self) -> Fraction:
         """C as the decimal that was meant: 0.1 is a tenth."""
         return Fraction(repr(self.cancellation))
+
+    @property
+    def first(self) -> int:
+        """The first token that the window of the context shows."""
+        window = int(self.context.get("window") or 0)
+        return max(0, self.kv_len - window) if window else 0
 
     def full_context(self) -> dict[str, Any]:
         """The context, with the length."""

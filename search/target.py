@@ -124,7 +124,9 @@ class Target:
     @property
     def geometry(self) -> Geometry:
         """Who owns which token, on each side, of the whole sequence."""
-        return Geometry.of([e.plan for e in self.evaluators])
+        found = Geometry.of([e.plan for e in self.evaluators])
+        found.piece[:, : self.space.first] = Geometry.UNSEEN
+        return found
 
     def on(self, support: NDArray[np.int64]) -> Target:
         """The target on some tokens alone, ascending; `expand` puts the others back.

@@ -204,7 +204,7 @@ def make(
         },
         "score": finite(score),
         "distances": distances(outputs),
-        "ratios": ratios(inputs, certificate),
+        "ratios": ratios(inputs, certificate, space.first),
         "bound": None
         if bound is None
         else (BoundOf.of(bound) if isinstance(bound, Bound) else bound).model_dump(),

@@ -41,6 +41,10 @@ def bit_precise(
     """
     no_base(target, "bit-precise SMT")
     space = target.space
+    if space.first:
+        raise UnsupportedError(
+            "bit-precise SMT with a window", place="method", remedy="search a sequence as long as the window"
+        )
     if space.kv_len > MAX_TOKENS or len(target.sides) != 2 or space.dims != 1:
         raise UnsupportedError(
             f"bit-precise SMT on {space.kv_len} tokens, {len(target.sides)} sides, {space.dims} columns",

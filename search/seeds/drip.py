@@ -52,6 +52,7 @@ def drips(target: Target) -> list[Seed]:
 
 def _drip(target: Target, geometry: Geometry, side: int, sign: int, unit: float) -> list[Seed]:
     pieces = np.unique(geometry.piece[side])
+    pieces = pieces[pieces != Geometry.UNSEEN]
     heads = np.array([_first(geometry, side, int(p)) for p in pieces])
     drop = unit * (1 - unit)
     count = len(pieces) - 1

@@ -107,6 +107,8 @@ def cells(geometry: Geometry, rng: np.random.Generator, count: int) -> list[Cell
     out: list[Cell] = []
     for cell in order:
         pieces = tuple(int(p) for p in found[:, cell])
+        if Geometry.UNSEEN in pieces:
+            continue
         inside = number == cell
         pilots: list[int] = []
         for side in range(sides):
@@ -262,7 +264,7 @@ def _free(template: Template, geometry: Geometry, side: int, leader: int, height
 
 def ballast_token(geometry: Geometry, chosen: Sequence[tuple[Role, Cell, int]]) -> int | None:
     """A token whose pieces no cell uses on any side, alone or else first in it; None: there is none."""
-    free = np.ones(geometry.piece.shape[1], np.bool_)
+    free = (geometry.piece != Geometry.UNSEEN).all(axis=0)
     for _, cell, _ in chosen:
         for side, piece in enumerate(cell.pieces):
             free &= geometry.piece[side] != piece

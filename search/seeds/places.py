@@ -211,8 +211,7 @@ def joint_cells(target: Target, *, views: bool = True) -> tuple[NDArray[np.int64
             row = np.zeros(plan.kv_len, np.int64)
             row[token] = of_view[where[-1]]
             rows.append(row)
-    if not rows:
-        rows = [np.zeros(target.space.kv_len, np.int64)]
+    rows.append((np.arange(target.space.kv_len) < target.space.first).astype(np.int64))
     _, first, number = np.unique(np.stack(rows), axis=1, return_index=True, return_inverse=True)
     order = np.empty(len(first), np.int64)
     order[np.argsort(first, kind="stable")] = np.arange(len(first))
@@ -222,12 +221,13 @@ def joint_cells(target: Target, *, views: bool = True) -> tuple[NDArray[np.int64
 def layouts(target: Target, sizes: Sequence[tuple[int, int, int]]) -> list[NDArray[np.int64]]:
     """Sets of tokens: for each (pieces, cells, tokens) the first so many tokens of the first so many cells of pieces."""
     cell, piece = joint_cells(target)
-    fewest = len(np.unique(piece))
+    seen = np.arange(len(piece)) >= target.space.first
+    fewest = len(np.unique(piece[seen]))
     out: list[NDArray[np.int64]] = []
     for pieces, cells, each in sizes:
         chosen: list[int] = []
-        for p in list(dict.fromkeys(piece.tolist()))[:pieces]:
-            inside = np.flatnonzero(piece == p)
+        for p in list(dict.fromkeys(piece[seen].tolist()))[:pieces]:
+            inside = np.flatnonzero((piece == p) & seen)
             for c in list(dict.fromkeys(cell[inside].tolist()))[:cells]:
                 chosen += np.flatnonzero(cell == c)[:each].tolist()
         tokens = np.array(sorted(chosen), dtype=np.int64)[:MOST]

@@ -104,7 +104,8 @@ def _cut(target: Target, tokens: NDArray[np.int64]) -> Target:
 def _cell(target: Target) -> list[int]:
     """The largest set of tokens that lie in one piece of every level on every side, in the order of visits."""
     cell, _ = joint_cells(target, views=False)
-    tokens = np.flatnonzero(cell == np.bincount(cell).argmax())
+    seen = cell[target.space.first :]
+    tokens = target.space.first + np.flatnonzero(seen == np.bincount(seen).argmax())
     visits = target.geometry.rank[:, tokens].max(axis=0)
     return tokens[np.argsort(visits, kind="stable")].tolist()
 

@@ -24,7 +24,7 @@ BASE = Inputs.one([0.0, 1.0], [1.0, 2.0])
         ({"fixed": frozenset({5})}, "a fixed token is not in 0..1"),
         ({"fixed": frozenset({1})}, "no input is given"),
         ({"edits": 1}, "no input is given"),
-        ({"context": {"window": 8}}, "a window masks tokens"),
+        ({"context": {"window": "8"}}, "window = 8"),
         ({"base": BASE, "dims": 2}, "the base has 2 tokens and 1 columns"),
     ],
 )
