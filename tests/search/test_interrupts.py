@@ -15,7 +15,7 @@ import pytest
 from search.resources import Resources, answer
 from search.run import Budget, search
 from search.sides import load_side
-from search.space import Space
+from search.space import Inputs, Space
 from search.target import Target
 from verify.interrupts import remembered
 
@@ -51,11 +51,11 @@ def test_z3_keeps_no_interruption_for_itself(check):
     assert time.monotonic() - begin < 30
 
 
-def test_an_interruption_that_a_library_drops_ends_the_search(monkeypatch):
+def test_an_interruption_that_a_library_drops_ends_the_search(monkeypatch: pytest.MonkeyPatch):
     """In the third batch; what was found until then comes back."""
     measure, calls = Target.measure, [0]
 
-    def dropped(self: Target, inputs):
+    def dropped(self: Target, inputs: Inputs):
         calls[0] += 1
         if calls[0] == 3:
             with pytest.raises(KeyboardInterrupt):
@@ -105,6 +105,7 @@ def test_commands_end_with_130_whenever_they_are_interrupted(tmp_path: Path, nam
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background ignore it
     )
     try:
         process.wait(seconds)

@@ -334,7 +334,7 @@ def test_bound_command(here: Path) -> None:
         (["search", FA2, FA2, "--kv-len", "64", "--seconds", "inf"], "seconds = inf"),
         (["search", FA2, FA2, "--kv-len", "64", "--set", "kv_len=5"], "the length is --kv-len"),
         (["search", FA2, FA2, "--kv-len", "64", "--set", "has_sinks=1"], "gives a kernel sinks"),
-        (["search", FA2, FA2, "--kv-len", "64", "--set", "window=8"], "a window masks tokens"),
+        (["search", FA2, FA2, "--kv-len", "64", "--set", "window=-8"], "-8"),
         (["search", FA2, FA2, "--kv-len", "64", "--score-std", "nan"], "score_std = nan"),
         (["search", FA2, FA2, "--kv-len", "64", "--out", "file"], "cannot be written"),
         (["search", FA2, FA2, "--kv-len", "64", "--out", "taken"], "holds another witness.json"),

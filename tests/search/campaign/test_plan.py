@@ -160,7 +160,7 @@ BAD = [
     (HEAD + 'objectives = ["kl"]\nprojection = "none.npz"\n' + PAIR, "f.toml:5:1: none.npz: no such file"),
     (HEAD + 'base = { file = "none.npz" }\n' + PAIR, "f.toml:4:1: none.npz: no such file"),
     (HEAD + 'base = { file = "x.npz", edits = 0 }\n' + PAIR, "'base.edits'"),
-    (HEAD + "context = { window = 8 }\n" + PAIR, "f.toml:4:1: a window masks tokens"),
+    (HEAD + "context = { window = -8 }\n" + PAIR, "f.toml:4:1: window = -8"),
     (HEAD + "context = { has_sinks = 1 }\n" + PAIR, "no search gives a kernel sinks"),
     (
         HEAD + PAIR.replace("xqa", "dense"),
