@@ -18,6 +18,7 @@ from typing import Any, Literal
 from search.brackets import with_brackets
 from search.branches import open_choice
 from search.lines import upstream
+from search.resources import answer
 from search.sensitivity import Grown, grown
 from search.shared import same_logits as same_logits
 from search.shared import shared_lines
@@ -198,16 +199,25 @@ def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Boun
         first = real = math.inf
         above = [math.inf, math.inf]
     elif not reason:
-        pairs = ((a, b), (b, a))
-        real = max(_distance(_product(high), _product(low), cancellation, fmt) for high, low in pairs)
+        real = farthest(a, b, cancellation=cancellation, fmt=fmt)
         rigor = "rigorous"
         reason = (
             "every rounding is a factor of terms of the numerator or the normaliser; for outputs of at least "
             f"2**{LEAST} in magnitude, so that what underflows is counted, too"
         )
-    last = Fraction(a.rounded + b.rounded, 2)
-    integer = None if math.isinf(real) or rigor != "rigorous" else math.floor(Fraction(real) + last)
+    integer = stored(real, a, b) if rigor == "rigorous" else None
     return Bound(real, integer, first, above[0], above[1], rigor, reason, cancellation, fmt, a, b)
+
+
+def farthest(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> float:
+    """The largest distance before the last rounding, products of roundings included; infinite where there is none."""
+    pairs = ((a, b), (b, a))
+    return max(_distance(_product(high), _product(low), cancellation, fmt) for high, low in pairs)
+
+
+def stored(real: float, a: Terms, b: Terms) -> int | None:
+    """The largest distance of stored outputs."""
+    return None if math.isinf(real) else math.floor(Fraction(real) + Fraction(a.rounded + b.rounded, 2))
 
 
 def _why_not(sides: list[Terms]) -> str:
@@ -376,9 +386,10 @@ def _largest(upper: _Reach, lower: _Reach, c: Fraction, fmt: Format) -> float:
     for e in range(BINADES):
         solver.add(index <= q(Fraction(places, 1 << e)) * high + places * e)
     distance = solver.maximize(index - low * places)
-    if str(solver.check()) != "sat":
+    status = answer(solver)
+    if status != "sat":
         raise UnsupportedError(
-            f"the linear program of the bound ended as {solver.check()}",
+            f"the linear program of the bound ended as {status}",
             place="bound",
             remedy="report the pair of specs",
         )

@@ -216,6 +216,12 @@ def bound(
             "--roundings", min=0, help="f32 roundings to allow for on each side, instead of those counted."
         ),
     ] = None,
+    score_box: Annotated[
+        float | None,
+        typer.Option(
+            "--score-box", help="Scaled scores are within plus or minus this; 20, the most, if not given."
+        ),
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option(
@@ -267,7 +273,7 @@ def bound(
         from search.prove.work import bound_job
 
         part = Fraction(cancellation).limit_denominator(10**9)
-        telling.say(ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds)))
+        telling.say(ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds, score_box)))
 
 
 @app.command()

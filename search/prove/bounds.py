@@ -5,40 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from search.bound import LEAST, SCORE_BOX, Bound, Terms, bound_of, same_logits, terms_of, upper_bound
+from search.bound import LEAST, SCORE_BOX, Bound, bound_of, same_logits, terms_of, upper_bound
 from search.prove.answer import Proof, Status
+from search.prove.walked import EXACT, walked_bound
 from search.sides import Side, before_rounding
 from specs.errors import InputError, UnsupportedError
 
 #: Sequences of up to so many tokens are also evaluated on random inputs, which must stay below the bound.
 SHORT, TRIES = 512, 12
-_ONE, _NONE = Fraction(1), Fraction(0)
-#: The exact answer as a side: nothing is rounded.
-EXACT = Terms(
-    "the exact answer",
-    (),
-    up=_ONE,
-    down=_ONE,
-    normal_up=_ONE,
-    normal_down=_ONE,
-    direct=_NONE,
-    through=_NONE,
-    wide_direct=_NONE,
-    wide_through=_NONE,
-    roundings=0,
-    factors=True,
-    rounded=False,
-)
+#: The largest box of scores: products of two weights stay normal numbers of f32.
+MAX_BOX = 20.0
 
 
 def prove_bound(
-    a: Side, b: Side | None, context: Mapping[str, Any], cancellation: Fraction, roundings: int | None = None
+    a: Side,
+    b: Side | None,
+    context: Mapping[str, Any],
+    cancellation: Fraction,
+    roundings: int | None = None,
+    score_box: float = SCORE_BOX,
 ) -> Proof:
     """The largest distance of two sides, or of one side from the exact answer, over all scores and values.
 
@@ -46,7 +38,9 @@ def prove_bound(
         a, b: the sides; b None: the exact answer.
         context: the shape, with ``kv_len``.
         cancellation: c: the exact output is at least c times the weighted mean of \\|v\\|.
-        roundings: f32 roundings to allow for on each side; None: those that the sides have at this length.
+        roundings: f32 roundings to allow for on each side; None: those that the sides have at this length, found by
+            walking their plans (`search.prove.forward`).
+        score_box: bound on the magnitude of scores, scaled, as natural logarithms.
 
     Raises:
         InputError, UnsupportedError: as `search.bound.upper_bound`.
@@ -55,14 +49,12 @@ def prove_bound(
     if not 0 < cancellation <= 1:
         remedy = "give 0 < c <= 1: without it there is no bound"
         raise InputError(f"c = {float(cancellation):g}", place="--cancellation", remedy=remedy)
-    if b is None:
-        _, _, fmt = before_rounding(a.program(context))
-        found = bound_of(terms_of(a, context, roundings=roundings), EXACT, cancellation=cancellation, fmt=fmt)
-        subject = f"{a.label} and the exact answer"
-    else:
-        found = upper_bound(a, b, context=context, cancellation=cancellation, roundings=roundings)
-        subject = f"{a.label} and {b.label}"
-    assumptions = _assumptions(a, b, context, found, roundings)
+    if not 0 < score_box <= MAX_BOX:
+        remedy = f"give a number above 0, and at most {MAX_BOX:g}"
+        raise InputError(f"scores within ±{score_box:g}", place="--score-box", remedy=remedy)
+    found = _found(a, b, context, cancellation, roundings, score_box)
+    subject = f"{a.label} and {'the exact answer' if b is None else b.label}"
+    assumptions = _assumptions(a, b, context, found, roundings, score_box)
     again = _tried(a, b, context, found) if roundings is None else ""
     seconds = time.perf_counter() - began
     status: Status = "proved" if found.rigor == "rigorous" and math.isfinite(found.real) else "not decided"
@@ -76,6 +68,43 @@ def prove_bound(
         _details(found),
         seconds,
     )
+
+
+def _found(
+    a: Side,
+    b: Side | None,
+    context: Mapping[str, Any],
+    cancellation: Fraction,
+    roundings: int | None,
+    box: float,
+) -> Bound:
+    """Walked where it can be; else to first order, with the reason. The first order is counted in any case."""
+    _, _, fmt = before_rounding(a.program(context))
+    counted: Bound | UnsupportedError
+    try:
+        if b is None:
+            terms = terms_of(a, context, roundings=roundings, score_box=box)
+            counted = bound_of(terms, EXACT, cancellation=cancellation, fmt=fmt)
+        else:
+            counted = upper_bound(
+                a, b, context=context, cancellation=cancellation, roundings=roundings, score_box=box
+            )
+    except UnsupportedError as error:
+        counted = error
+    if roundings is not None or (isinstance(counted, Bound) and not counted.real):
+        if isinstance(counted, UnsupportedError):
+            raise counted
+        return counted
+    try:
+        walked = walked_bound(a, b, context, cancellation, box, fmt)
+    except UnsupportedError as error:
+        if isinstance(counted, UnsupportedError):
+            raise counted from None
+        reason = f"{error.cause}: no rigorous bound"
+        return replace(counted, real=counted.first_order, integer=None, rigor="first order", reason=reason)
+    if isinstance(counted, UnsupportedError):
+        return walked
+    return replace(counted, real=walked.real, integer=walked.integer, rigor="rigorous", reason=walked.reason)
 
 
 def _claim(found: Bound, b: Side | None, roundings: int | None) -> str:
@@ -105,12 +134,13 @@ def _reason(found: Bound, b: Side | None) -> str:
 
 
 def _assumptions(
-    a: Side, b: Side | None, context: Mapping[str, Any], found: Bound, roundings: int | None
+    a: Side, b: Side | None, context: Mapping[str, Any], found: Bound, roundings: int | None, box: float
 ) -> tuple[str, ...]:
     shape = ", ".join(f"{n} = {v}" for n, v in context.items())
     out = [
         f"the lines and the partition at {shape}",
-        f"scores within ±{SCORE_BOX:g}; outputs of at least 2^{LEAST}",
+        f"scores, scaled, within ±{box:g}, every token seen and no sink; outputs of at least 2^{LEAST}; nothing overflows",
+        "a softmax scale between 2^-20 and 2^20; values that the kernel takes as they are",
     ]
     if roundings is not None:
         out.append(f"n = {roundings} f32 roundings on each side, as was asked, not as counted")

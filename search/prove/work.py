@@ -114,7 +114,8 @@ def _answer(job: Job) -> Proof:
         other = job.values["other"]
         b = None if other is None else _side(parse_spec(*other), job.values["b"])
         rest = job.values["context"], job.values["cancellation"], job.values["roundings"]
-        return prove_bound(_side(spec, job.values["a"]), b, *rest)
+        more = {} if job.values["box"] is None else {"score_box": float(job.values["box"])}
+        return prove_bound(_side(spec, job.values["a"]), b, *rest, **more)
     if job.kind == "small":
         from search.prove.small import prove_small
 
@@ -175,6 +176,7 @@ def bound_job(
     cancellation: Fraction,
     roundings: int | None,
     seconds: float,
+    score_box: float | None = None,
 ) -> Job:
     """The question how far two sides can be apart; of one side, how far from the exact answer."""
     a, b = sides[0], sides[1] if len(sides) > 1 else None
@@ -185,6 +187,7 @@ def bound_job(
         "context": dict(context),
         "cancellation": cancellation,
         "roundings": roundings,
+        "box": score_box,
     }
     subject = f"{a.label} and {'the exact answer' if b is None else b.label}"
     claim = f"a bound at c = {float(cancellation):g}"

@@ -7,6 +7,7 @@ import pytest
 
 from search.prove.bounds import certify_input, prove_bound
 from search.sides import load_side
+from specs.errors import InputError
 
 CONTEXT = {"kv_len": 27525, "q_heads": 24, "kv_heads": 4, "head_dim": 256}
 FA2 = "walkthrough.flash_attention_2"
@@ -30,13 +31,23 @@ def test_at_20_roundings_as_solved_before(a, b, expected):
 
 def test_its_own_count_is_larger_and_an_exact_answer_is_nearer():
     sides = load_side(f"{FA2}@h200"), load_side(f"{FA2}@b200")
-    pair = prove_bound(*sides, CONTEXT, Fraction(1))
+    shape = {**CONTEXT, "kv_len": 4300}
+    pair = prove_bound(*sides, shape, Fraction(1))
     assert 1.985 < pair.details["real_ulp"] < 2.1
-    assert pair.details["n"][0] > 1000
-    alone = prove_bound(sides[0], None, CONTEXT, Fraction(1))
+    assert pair.status == "proved"
+    assert pair.details["n"][0] > 200
+    alone = prove_bound(sides[0], None, shape, Fraction(1))
     # One rounding to bf16 of weights is half of two.
     assert 0.98 < alone.details["real_ulp"] < 1.05
     assert "as stored" in alone.claim
+
+
+def test_an_fp8_weight_that_is_lost_has_no_bound_and_the_line_is_named():
+    found = prove_bound(load_side("xqa.decode_fp8_sm90@h200"), None, {**CONTEXT, "kv_len": 128}, Fraction(1))
+    assert found.status == "not decided"
+    assert "line 'x': a rounding to e4m3fn.sat" in found.reason
+    with pytest.raises(InputError, match="score-box"):
+        prove_bound(load_side(f"{FA2}@h200"), None, CONTEXT, Fraction(1), score_box=30.0)
 
 
 def test_random_inputs_stay_below_the_bound():
