@@ -12,6 +12,7 @@ import typer
 from specs.cli import FormatOption, OutputFormat
 from verify.cli import options_of
 from verify.console import Answer, Progress, answering
+from verify.words import plural
 
 if TYPE_CHECKING:
     from search.probes import Probe
@@ -143,7 +144,7 @@ def _say(answer: Answer, found: Identification, made: Sequence[Probe]) -> None:
         for file in probe.files:
             answer.text(f"  {file}")
     if found.refused:
-        answer.text(f"{len(found.refused)} candidates could not be tried:")
+        answer.text(f"{plural(len(found.refused), 'candidate')} could not be tried:")
         for why in dict.fromkeys(r.why for r in found.refused):
             which = [r.name for r in found.refused if r.why == why]
             answer.text(f"  {', '.join(which[:3])}{' ...' if len(which) > 3 else ''}: {why}")

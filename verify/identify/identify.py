@@ -20,6 +20,7 @@ from verify.identify.ranking import (
     rank,
 )
 from verify.numerics.ulp import format_of
+from verify.words import plural
 
 #: A captured output this many times farther from exact attention than any prediction was not made from these inputs.
 FOREIGN = 8.0
@@ -41,7 +42,7 @@ def identify(
         progress: as in `verify.identify.predict.fits`.
 
     Raises:
-        InputError: ``e`` is no share, there are no observations, or every candidate is refused.
+        InputError: ``e`` is no share, there are no observations, or no candidate takes these shapes.
     """
     check_share(e)
     tried, refused = tried_on(observations, given, progress=progress)
@@ -76,8 +77,10 @@ def judged_fits(
     """What `identify` finds, of what `tried_on` gave."""
     found = [f for f in tried if not f.refused]
     foreign = _foreign(observations, tried)
-    if foreign and not found:
-        return nothing_fits(foreign, refused)
+    size = max((o.out.dtype.itemsize for o in observations), default=0)
+    narrow = [f for f in tried if f.refused and f.outputs[0].dtype.itemsize <= size]
+    if not found and (foreign or narrow):
+        return nothing_fits(foreign or _unwritten(narrow), refused)
     judged = [
         Judged(tuple(m.name for m in f.of.members), f.elements, f.exact, f.distances, f.first) for f in found
     ]
@@ -88,6 +91,14 @@ def judged_fits(
         foreign=foreign,
         refused=refused,
     )
+
+
+def _unwritten(tried: Sequence[Fit]) -> str:
+    """That no candidate can have written the captured numbers, which hold more digits than its output does."""
+    first = tried[0]
+    others = sum(len(f.of.members) for f in tried) - 1
+    more = f", as {plural(others, 'other')}" if others else ""
+    return f"{first.of.members[0].name} {first.refused}{more}: a kernel of another output format, or of none, made them"
 
 
 def exact_outputs(observation: Observation) -> NDArray[np.float64]:
@@ -133,7 +144,8 @@ def _foreign(observations: Sequence[Observation], found: Sequence[Fit]) -> str:
             predicted = max(predicted, _farthest(fit.outputs[i].astype(np.float64), exact))
     if not plain or captured <= FOREIGN * max(predicted, step):
         return ""
+    own = f", every candidate's within {predicted:.2g}" if found else ""
     return (
-        f"the captured output lies up to {captured:.2g} from exact attention of the captured q, k and v, every candidate's "
-        f"within {predicted:.2g}: it was not computed from these numbers (were they rounded when they were stored?)"
+        f"the captured output lies up to {captured:.2g} from exact attention of the captured q, k and v{own}: it was not "
+        "computed from these numbers (were they rounded when they were stored?)"
     )

@@ -21,11 +21,14 @@ from verify.identify.likelihood import (
     positions_needed,
     posteriors,
 )
+from verify.words import plural
 
 #: Log-likelihood in nats by which the first must lead to be named: e**5 is about 150 to 1.
 LEAD = 5.0
 #: Candidates in the confusion matrix; resamples of positions, and their seed.
 MATRIX, DRAWS, SEED = 24, 1000, 20240229
+#: Reasons that an error gives why candidates cannot be tried.
+REASONS = 4
 
 
 @dataclass(frozen=True)
@@ -202,11 +205,15 @@ def rank(
     """
     share = check_share(e)
     if not judged:
-        why = f"{refused[0].name}: {refused[0].why}" if refused else "there are none"
+        reasons = dict.fromkeys(r.why for r in refused)
+        named = [f"{next(r.name for r in refused if r.why == why)}: {why}" for why in list(reasons)[:REASONS]]
+        why = "; ".join(named) if named else "there are none"
+        if len(reasons) > REASONS:
+            why += f"; and {plural(len(reasons) - REASONS, 'more reason')}"
         raise InputError(
             f"no candidate can be tried; {why}",
             place="candidates",
-            remedy="name candidates that take these shapes and formats",
+            remedy="name specs and platforms that take these shapes and formats with -c, or none, so that all are tried",
         )
     h = pooled([j.distances for j in judged])
     found = [log_likelihood(j.distances, h, share) for j in judged]

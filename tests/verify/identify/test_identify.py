@@ -11,10 +11,10 @@ from specs.errors import InputError
 from verify.capture.format import packaged, read_capture
 from verify.case import Case
 from verify.identify.candidates import bound, candidates
-from verify.identify.identify import exact_outputs, identify
+from verify.identify.identify import exact_outputs, identify, judged_fits
 from verify.identify.observations import Observation, of_kernels, of_run
 from verify.identify.predict import narrowed
-from verify.identify.ranking import confusion_matrix
+from verify.identify.ranking import Refused, confusion_matrix
 from verify.runs.manifest import Coordinate, Manifest, Recording
 from verify.runs.run import Run
 from verify.runs.sequence import Attention, Sequence
@@ -134,15 +134,27 @@ def test_a_row_that_overflowed_does_not_make_the_inputs_foreign():
     assert found.ranking[0].exact_positions == ROWS - 2
 
 
-def test_f32_that_holds_bf16_numbers_is_compared_as_bf16_and_wider_numbers_are_refused():
+def test_f32_that_holds_bf16_numbers_is_compared_as_bf16_and_wider_numbers_fit_none():
     wide = captured(NAMES[0]).astype(np.float32)
     narrow = narrowed(wide, np.dtype(BF16))
     assert narrow is not None
     assert narrow.view(np.uint16).tolist() == captured(NAMES[0]).view(np.uint16).tolist()
     wide[0, 0, 0] = np.nextafter(wide[0, 0, 0], np.float32(9))
     assert narrowed(wide, np.dtype(BF16)) is None
-    with pytest.raises(InputError, match="float32 numbers of the capture are not of that format"):
-        identify(of_run(run_of(wide)), candidates(NAMES[:1]))
+    found = identify(of_run(run_of(wide)), candidates(NAMES[:1]))
+    assert (found.kind, found.ranking, found.none_posterior) == ("none", (), 1.0)
+    assert found.verdict.startswith(
+        f"none of the candidates: {NAMES[0]} writes bfloat16, and the float32 numbers"
+    )
+
+
+def test_candidates_that_take_no_such_shape_are_an_error_that_says_why():
+    seen = of_run(run_of(captured(NAMES[0])))
+    refused = [Refused(f"{name}@h200", why) for name, why in (("a", "no x"), ("b", "no x"), ("c", "no y"))]
+    with pytest.raises(InputError) as error:
+        judged_fits([], refused, seen)
+    assert "no candidate can be tried; a@h200: no x; c@h200: no y" in str(error.value)
+    assert "or none, so that all are tried" in error.value.remedy
 
 
 def test_exact_outputs_against_sums_by_hand():
