@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -243,8 +244,9 @@ def certificate_of(
         space.full_context(),
         **given,
         cancellation=space.exact_cancellation,
-        score_box=space.score_box,
-        value_box=space.value_box,
+        # The doubles that they are, which the largest elements may be: a decimal for one can lie below it.
+        score_box=Fraction(space.score_box),
+        value_box=Fraction(space.value_box),
         outputs=None if outputs is None else [o.stored[0] for o in outputs],
     )
 
