@@ -228,12 +228,33 @@ def _grid(
             if rule(workers, sms, int(blocks[at])) != found[at]:
                 where = f"{workers} workers, {sms} SMs, {int(blocks[at])} blocks"
                 return Checked(True, count, "", f"{where}: the two forms of {name} differ")
+    more, broken = _on_any_gpu(name, slots_per_sm=machines[0][1] // machines[0][0], rule=rule)
+    count += more
+    if broken:
+        return Checked(True, count, "", broken)
     counts = ", ".join(str(sms) for sms, _ in machines)
     words = (
         f"every count of workers (1 split from 80% of the slots on) and of blocks for kv_len to 2^20 on {counts} SMs, "
-        "blocks that allow the same splits once; by a vectorised form, held against the rule once for each count of workers"
+        "blocks that allow the same splits once; by a vectorised form, held against the rule once for each count of "
+        "workers. For any other SM count the loop says it (1, or a count that it tried, and it tries none above the limit, the "
+        f"slots or the blocks), read from the code and tested by {more:,} calls on 1 to 512 SMs"
     )
     return Checked(True, count, words)
+
+
+def _on_any_gpu(name: str, slots_per_sm: int, rule: Callable[[int, int, int], int]) -> tuple[int, str]:
+    """The rule itself on every SM count: workers up to where it no longer splits, and blocks of any length."""
+    rng, count = np.random.default_rng(7), 0
+    for sms in range(1, 513):
+        slots = slots_per_sm * sms
+        edge = max(1, slots * 4 // 5)
+        for workers in (1, max(1, edge - 1), edge, int(rng.integers(1, edge + 1))):
+            blocks = int(2 ** rng.uniform(0, 14))
+            found, most = rule(workers, sms, blocks), max(1, min(128, slots, blocks))
+            count += 1
+            if not 1 <= found <= most:
+                return count, f"{workers} workers, {sms} SMs, {blocks} blocks: {found}, for {name}"
+    return count, ""
 
 
 def _varlen(sm_counts: Sequence[int]) -> Checked:
