@@ -236,8 +236,8 @@ def _grid(
     words = (
         f"every count of workers (1 split from 80% of the slots on) and of blocks for kv_len to 2^20 on {counts} SMs, "
         "blocks that allow the same splits once; by a vectorised form, held against the rule once for each count of "
-        "workers. For any other SM count the loop says it (1, or a count that it tried, and it tries none above the limit, the "
-        f"slots or the blocks), read from the code and tested by {more:,} calls on 1 to 512 SMs"
+        "workers. For any other SM count the loop says it (1, or a count that it tried, and it tries none above the "
+        f"limit, the slots or the blocks), read from the code and tested by {more:,} calls on 1 to 512 SMs"
     )
     return Checked(True, count, words)
 
