@@ -36,6 +36,10 @@ from verify.partition import Plan
 
 CLAIM = "without roundings it is softmax attention, for all inputs and every partition"
 SEES = "scores are finite, and every piece sees a token"
+SCORES = (
+    "each token's score is what line '{}' makes of q, k, the scale and the mask: that line is taken as it is"
+)
+UNSCALED = "scales of K and V are 1"
 BLIND = "scores are finite or masked; that a piece without a visible token changes nothing: the last piece of the instance"
 MAX_TOKENS = 128
 MAX_PATHS = 64
@@ -46,13 +50,17 @@ _SCALE, _SINK = 1.0 + 2.0**-37, 3.0 + 2.0**-39
 
 @dataclass(frozen=True)
 class Broken:
-    """A step that breaks: the line, what is wrong, and the whole output where there is one."""
+    """A step that breaks: the line, what is wrong, and the whole output where there is one.
+
+    ``sure``: no comparison was open on the way, so that the output is this one for every input.
+    """
 
     site: str
     what: str
     fault: bool
     output: Value | None = None
     maxima: Mapping[str, frozenset[Any]] = field(default_factory=dict[str, frozenset[Any]])
+    sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -168,7 +176,7 @@ def prove_program(program: Program, plan: Plan, sink: bool) -> tuple[Broken | No
                 continue
             told["paths"] += 1
             if broken is not None:
-                return broken, told
+                return replace(broken, sure=not path and len(versions) == 1), told
             seen[-1][path] = values
     if len(seen) > 1 and seen[0] != seen[1]:
         name = next((n for path, v in seen[0].items() for n in v if seen[1].get(path, {}).get(n) != v[n]), "")
@@ -450,6 +458,9 @@ def _one(side: Side, program: Program, plan: Plan, sink: bool, where: str) -> Pr
     if not program.score_site():
         reason = "it has no line 'score' that a token's scaled and masked score could be fed to"
         return Proof(side.spec.name, claim, "not decided", reason, tuple(assumptions))
+    assumptions.append(SCORES.format(program.score_site()))
+    if uses(program, "k_scale") or uses(program, "v_scale"):
+        assumptions.append(UNSCALED)
     try:
         broken, told = prove_program(program, plan, sink)
     except UnsupportedError as error:
@@ -472,10 +483,12 @@ def _one(side: Side, program: Program, plan: Plan, sink: bool, where: str) -> Pr
         }
         return Proof(side.spec.name, claim, "proved", "", tuple(assumptions), "", details)
     line = f"line '{broken.site}'" if broken.site in program.sites else broken.site
-    example = show(program, plan, sink, broken.output, broken.maxima)
+    example = show(program, plan, sink, broken.output, broken.maxima, broken.sure)
     reason = f"{line}: {broken.what}" if line else broken.what
     details: dict[str, Any] = {"line": broken.site}
     if not example.differs:
+        if not broken.sure:
+            reason += "; on a way through its choices that none of the inputs tried takes"
         return Proof(side.spec.name, claim, "not decided", reason, tuple(assumptions), "", details)
     details["counterexample"] = example.details
     reason += f"; {example.words}"

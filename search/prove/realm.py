@@ -94,7 +94,8 @@ class Realm(Decided):
         self._equal = [
             (k[1], k[2])
             for k, holds in self.path.items()
-            if (k[0] == "==" and holds) or (k[0] == "!=" and not holds)
+            if ((k[0] == "==" and holds) or (k[0] == "!=" and not holds))
+            and isinstance(k[1], frozenset)  # two maxima; a number leaves the symbol free
         ]
 
     # -- leaves -------------------------------------------------------------------------------------------
@@ -357,7 +358,8 @@ class Realm(Decided):
         logs = [x for x in (a, b) if isinstance(x, Log)]
         floors = [x for x in (a, b) if isinstance(x, Value) and self._floor(x) is not None]
         if logs and len(logs) + len(floors) == 2 and len({x.unit for x in logs}) == 1:
-            return Log(symbol(self._symbol(frozenset([("either", a, b)]))), logs[0].unit)
+            either = frozenset([("either", condition, a, b)])
+            return Log(symbol(self._symbol(either)), logs[0].unit)
         raise ForkError(condition.key)
 
     def _unified(self, value: Number, x: frozenset[Any], y: frozenset[Any]) -> Number:

@@ -174,6 +174,83 @@ def test_a_fault_in_the_branch_that_a_small_instance_never_takes():
     assert prove(same).status == "proved"
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("output", "select(sum(w, seq()) < 0.000001, 0, sum(w * partial, seq()) / sum(w, seq()))"),
+        ("weight", "select(key_index < kv_len, exp(score - top), 0)"),
+    ],
+)
+def test_a_guard_that_is_never_taken_refutes_nothing(line: str, text: str):
+    """Both are attention: one of the weights is e^0, and every token lies before kv_len."""
+    old = {
+        "weight": "exp(score - top)",
+        "output": "sum(w * partial, seq()) / sum(w, seq())",
+    }[line]
+    found = prove(NATURAL.replace(f'"{old}"', f'"{text}"'))
+    assert found.status == "not decided"
+    assert "none of the inputs tried" in found.reason
+    assert "counterexample" not in found.details
+
+
+def test_a_maximum_that_is_compared_with_a_number():
+    """Weights of a group whose maximum is 3 are not rescaled: no crash, and no proof."""
+    found = prove(NATURAL.replace('"exp(score - top)"', '"exp(score - select(top == 3, 0, top))"'))
+    assert found.status == "not decided"
+
+
+RUNNING = """
+schema = 1
+name = "mine.running"
+status = "walkthrough"
+summary = "the larger one by a choice"
+[numbers]
+compute = "f32"
+inputs = { q = "bf16", k = "bf16", v = "bf16" }
+[levels]
+split = "pieces(3, unit=64)"
+tile = "tiles(16)"
+[state.split]
+m = "-inf"
+other = "-inf"
+den = "0"
+num = "0"
+[token]
+score = "select(visible, sum(q * k, seq()) * scale, -inf)"
+[tile]
+top    = "max(score)"
+m      = "select(prev(m) > top, prev(m), top)"
+other  = "select(prev(m) > top, prev(m), top)"
+weight = "exp(score - m)"
+a      = "exp(prev(m) - m)"
+den    = "prev(den) * a + sum(weight, seq())"
+num    = "prev(num) * a + sum(weight * v, seq())"
+[split]
+level = "last(other)"
+[row]
+most   = "max(level)"
+w      = "exp(level - most)"
+output = "sum(last(num) * w, seq()) / sum(last(den) * w, seq())"
+"""
+
+
+def test_two_choices_between_the_same_numbers():
+    """Larger and smaller of two maxima are two numbers: a merge by the smaller one is wrong."""
+    assert prove(RUNNING).status == "proved"
+    smaller = 'other  = "select(prev(m) > top, '
+    assert prove(RUNNING.replace(smaller, smaller.replace(">", "<"))).status == "refuted"
+
+
+def test_what_is_not_checked_is_assumed():
+    """Scores and the scale of V enter as they are: a wrong line of scores is no fault that algebra finds."""
+    assert any("line 'score'" in a for a in prove(NATURAL).assumptions)
+    found = prove(
+        NATURAL.replace('"sum(bf16(weight) * v, seq())"', '"sum(bf16(weight) * v, seq()) * v_scale"')
+    )
+    assert found.status == "proved"
+    assert "scales of K and V are 1" in found.assumptions
+
+
 def test_choices_that_hide_behind_a_name_or_a_place_in_a_tile():
     line = 'weight  = "exp(score - top)"'
     token = 'score = "select(visible, sum(q * k, seq()) * scale, -inf)"'
