@@ -192,6 +192,13 @@ class Samples:
                 place=f"site '{output}'",
                 remedy="search it without a bound",
             )
+        weights = np.exp(self.scores - self.scores.max(axis=0))
+        if not np.allclose(shares[:-1], weights / weights.sum(axis=0), rtol=1e-4):
+            raise UnsupportedError(
+                f"without roundings {program.spec} weighs tokens otherwise than softmax attention does",
+                place=f"site '{output}'",
+                remedy="`ulpscope prove algebra` names the line; search it without a bound",
+            )
         solve = np.linalg.pinv(shares[:-1].T)
         return [
             replace(self._effect(event, x, shares[:-1], solve, falls, program.spec), falling=falls)
@@ -260,7 +267,9 @@ def _size(direct: Floats, through: Floats) -> tuple[float, float, int]:
 
 def _linear(x: Floats, mix: Floats) -> bool:
     """Whether the mixed column is the mix of the unit columns."""
-    return bool(np.allclose(x[-1], mix @ x[:-1], rtol=1e-6, atol=1e-9 * (1 + np.abs(x).max())))
+    return bool(np.isfinite(x).all()) and bool(
+        np.allclose(x[-1], mix @ x[:-1], rtol=1e-6, atol=1e-9 * (1 + np.abs(x).max()))
+    )
 
 
 class Arrays:

@@ -157,3 +157,15 @@ def test_what_has_no_derivative_is_refused() -> None:
         of("walkthrough.triton@h200", {"w": "sqrt(exp(top - most_safe))"})
     with pytest.raises(UnsupportedError, match="no weighted mean"):
         of("walkthrough.triton@h200", {"exact": "sum(value * w, seq())"})
+
+
+def test_another_function_than_attention_has_no_sensitivities() -> None:
+    """Groups added as if they had one maximum, and a merge in another base: weighted means, but of other weights."""
+    for line, text in (("w", "exp(top - top)"), ("w", "exp2(top - most_safe)")):
+        with pytest.raises(UnsupportedError, match="weighs tokens otherwise"):
+            of("walkthrough.triton@h200", {line: text})
+
+
+def test_what_is_not_a_number_is_no_weighted_mean() -> None:
+    with pytest.raises(UnsupportedError, match="no weighted mean"):
+        of("walkthrough.triton@h200", {"w": "exp(-inf - (-inf))"})
