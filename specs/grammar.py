@@ -60,6 +60,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }
 _SPECIAL = ("select", "prev", "last", "pos", "owns", "at", "shfl_xor", "butterfly", "bits", "max", "any")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_FAR = re.compile(r"[eE][-+]?[\d_]{4,}$")  # 1e-999999999: as a fraction it fills the memory
 _FLAGS = ("fma", "swap", "desc", "cycle", "wgmma", "tcgen05")
 _REDUCE_KEYWORDS = ("over", "by", "start", "first")
 
@@ -259,8 +260,10 @@ class _Parser:
             raise self._error(
                 n, f"bare constant {text}: value or bit pattern?", f"write bits({text}) for a bit pattern"
             )
-        if len(text) > 80 or (isinstance(n.value, float) and math.isinf(n.value)):
-            raise self._error(n, f"number {text[:20]} is too long or too large", "write inf, or fewer digits")
+        if len(text) > 80 or (isinstance(n.value, float) and math.isinf(n.value)) or _FAR.search(text):
+            raise self._error(
+                n, f"number {text[:20]} is too long or too large", "write inf, 0 or fewer digits"
+            )
         return Num(text.replace("_", ""), at=n.col_offset)
 
     def _function_name(self, n: ast.Call) -> str:

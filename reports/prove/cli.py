@@ -59,7 +59,7 @@ SetOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="Any other value that formulas see, such as fork=vllm."),
 ]
 SecondsOption = Annotated[
-    float, typer.Option("--seconds", min=0.1, help="The limit of one question; it is killed then.")
+    float, typer.Option("--seconds", min=0.1, max=1e6, help="The limit of one question; it is killed then.")
 ]
 
 
@@ -272,7 +272,10 @@ def bound(
         from search.prove.processes import ask
         from search.prove.work import bound_job
 
-        part = Fraction(cancellation).limit_denominator(10**9)
+        if not 0 < cancellation <= 1:  # NaN included
+            remedy = "give 0 < c <= 1: without it there is no bound"
+            raise InputError(f"c = {cancellation!r}", place="--cancellation", remedy=remedy)
+        part = Fraction(str(cancellation))
         telling.say(ask(bound_job(sides, {**context, "kv_len": kv_len}, part, roundings, seconds, score_box)))
 
 

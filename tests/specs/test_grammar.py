@@ -155,6 +155,8 @@ REFUSED = [
     ("b'1'", 1, "not a number", ""),
     ("a + 0x3F317218", 5, "bare constant 0x3F317218", r"write bits\(0x3F317218\)"),
     ("1e999", 1, "too large", ""),
+    ("1e-999999999", 1, "too long or too large", "0"),
+    ("a + 0e999999999", 5, "too long or too large", ""),
     ("'a b'", 1, "a word in quotes", "fork"),
     ("__import__('os')", 1, "unknown function '__import__'", ""),
     ("exec(a)", 1, "unknown function 'exec'", "did you mean"),

@@ -185,3 +185,12 @@ def test_a_file_that_is_none_is_refused_before_anything_is_computed(folder: Path
         assert out == ""
         assert "old.json: is no file of proofs: it states no schema_id" in err
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "option", [("-c", "nan"), ("-c", "inf"), ("-c", "1.0000001"), ("--seconds", "nan"), ("--seconds", "inf")]
+)
+def test_numbers_that_are_no_limits_are_refused(option: tuple[str, str]) -> None:
+    cells = ("walkthrough.xqa@h200", "walkthrough.triton@h200")
+    _, err = invoke(app, "prove", "bound", *cells, "--kv-len", "99", *option, code=2)
+    assert {"-c": "--cancellation"}.get(option[0], option[0]) in err
