@@ -16,8 +16,7 @@ import verify.cli
 from specs.cli import FormatOption, OutputFormat
 from specs.cli import app as spec_app
 from verify.cli import InputOption, KvLen, ModelOption, RandomOption, SetOption, TeachingOption
-from verify.console import INTERRUPTED, Progress, answering, command_line
-from verify.interrupts import leave
+from verify.console import Progress, answering, command_line
 
 if TYPE_CHECKING:
     from reports.contract import Report
@@ -316,19 +315,5 @@ def _register_inputs() -> None:
         NAMED[name] = partial(named_case, name)
 
 
-def main() -> None:
-    """The entry point of the ``ulpscope`` command."""
-    try:
-        app()
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
-            leave(INTERRUPTED)
-        raise
-
-
 # Known to `emulate` and `compare`, too, and not read before one of them is asked for.
 verify.cli.before_inputs.append(_register_inputs)
-
-
-if __name__ == "__main__":
-    main()

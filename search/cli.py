@@ -15,7 +15,8 @@ from search.campaign.cli import app as campaign_app
 from search.identify import identify
 from specs.cli import FormatOption, OutputFormat
 from verify.cli import Batch, HeadDim, KvHeads, KvLen, ModelOption, QHeads, shape_of
-from verify.console import INTERRUPTED, Answer, answering
+from verify.console import Answer, answering
+from verify.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from search.objective import Objective

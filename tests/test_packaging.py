@@ -57,7 +57,7 @@ def test_metadata_says_licence_python_and_command(wheel):
     assert about["Name"] == "ulpscope"
     assert about["License-Expression"] == "Apache-2.0"
     assert about["Requires-Python"] == ">=3.11"
-    assert "ulpscope = reports.cli:main" in entries
+    assert "ulpscope = reports.main:main" in entries
     assert "Apache License" in licence
     required = [r for r in about.get_all("Requires-Dist", []) if "extra ==" not in r]
     assert len(required) == len(declared["dependencies"])

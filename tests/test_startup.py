@@ -12,7 +12,7 @@ import pytest
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "flint", "plotly", "jinja2", "rich", "safetensors"}
 SCRIPT = """
 import json, sys
-from reports.cli import main
+from reports.main import main
 sys.argv = ["ulpscope", *json.loads(sys.argv[1])]
 try:
     main()

@@ -14,9 +14,9 @@ from typing import Any
 import typer
 
 from specs.errors import UlpscopeError
-from verify.interrupts import check, remembered, settle
+from verify.interrupts import INTERRUPTED, check, remembered, settle
 
-DIVERGED, INTERRUPTED = 1, 130
+DIVERGED = 1
 
 
 @dataclass(frozen=True)

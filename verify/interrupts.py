@@ -10,6 +10,9 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+#: The exit code of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
 _PENDING = threading.Event()
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specs.cli import FormatOption, OutputFormat
-from verify.console import INTERRUPTED, Answer, answering
+from verify.console import Answer, answering
+from verify.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from search.campaign.coordinator import Progress

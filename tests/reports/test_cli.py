@@ -435,7 +435,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_installed_command_answers() -> None:
-    code = "import sys; sys.argv[0] = 'ulpscope'; from reports.cli import main; main()"
+    code = "import sys; sys.argv[0] = 'ulpscope'; from reports.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "emulate", "walkthrough.xqa", "-p", "h200", "-i", "no such.npz"],
         capture_output=True,

@@ -94,13 +94,41 @@ sides = ["walkthrough.xqa@h200", "walkthrough.triton@h200"]
 """
 
 
+IMPORTING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Presses:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "search.cli":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                if sys.argv[1] == "raised":
+                    raise
+
+sys.meta_path.insert(0, Presses)
+from reports.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("what", ["raised", "dropped"])
+def test_an_interruption_of_an_import_ends_the_command(what: str):
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING, what], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [10.0, 20.0, 40.0])
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 3.0, 10.0, 20.0, 40.0])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_end_with_130_whenever_they_are_interrupted(tmp_path: Path, name: str, seconds: float):
     (tmp_path / "campaign.toml").write_text(CAMPAIGN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "reports.cli", *COMMANDS[name]],
+        [sys.executable, "-m", "reports.main", *COMMANDS[name]],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -28,7 +28,7 @@ run = partial(invoke, app)
 
 
 def ulpscope(*args: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    script = "from reports.cli import main; main()"
+    script = "from reports.main import main; main()"
     command = [sys.executable, "-c", script, *args]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False

@@ -184,7 +184,7 @@ def test_a_file_that_fails_is_the_users_to_mend(tmp_path: Path) -> None:
             [
                 interpreters()[0],
                 "-c",
-                "from reports.cli import main; main()",
+                "from reports.main import main; main()",
                 "lower",
                 str(path),
                 "--signature",
