@@ -261,9 +261,7 @@ class _Parser:
                 n, f"bare constant {text}: value or bit pattern?", f"write bits({text}) for a bit pattern"
             )
         if len(text) > 80 or (isinstance(n.value, float) and math.isinf(n.value)) or _FAR.search(text):
-            raise self._error(
-                n, f"number {text[:20]} is too long or too large", "write inf, 0 or fewer digits"
-            )
+            raise self._error(n, f"number {text[:20]} is too long or large", "write inf, 0 or fewer digits")
         return Num(text.replace("_", ""), at=n.col_offset)
 
     def _function_name(self, n: ast.Call) -> str:
