@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specs.errors import InputError, did_you_mean
 from verify.lower.sites import SiteInstructions
-from verify.lower.stages import ENDING, LARGEST, Lowering, bundled, bundled_names, load
+from verify.lower.stages import ENDING, Lowering, bundled, bundled_names, contents, load
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,7 @@ def _read(kept: Lowering, arch: str) -> Behind:
 def _printed(name: str) -> _Answer:
     path = Path(name)
     try:
-        if path.stat().st_size > LARGEST:
-            raise InputError(f"is larger than {LARGEST >> 20} MiB", place=name, remedy="lower fewer kernels")
-        return _Answer.model_validate_json(path.read_bytes())
+        return _Answer.model_validate_json(contents(path))
     except OSError as error:
         known = f"{did_you_mean(name, bundled_names())} Or give a file that `ulpscope lower` wrote"
         raise InputError(f"cannot be read: {error.strerror}", place=name, remedy=known) from None

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from specs.errors import InputError, Place, did_you_mean
+from verify.lower.stages import contents
 
 ARCHS = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+#: Bytes of a file of kernels, or of a table of their types.
+MOST = 4 << 20
 _TYPE = re.compile(r"^\*?(?:i1|[iu](?:8|16|32|64)|fp(?:8e4nv|8e5|16|32|64)|bf16)(?::16)?$")
 Value = int | float | bool | str | None
 
@@ -85,7 +88,7 @@ def wanted(
 
 def _read(path: Path) -> _File:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = contents(path, MOST).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(
@@ -155,7 +158,7 @@ def _literal(node: ast.expr) -> Any:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(contents(path, MOST).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(
             f"cannot be read as TOML: {error}", place=str(path), remedy="see docs/lowering.md for its tables"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 from importlib.resources import files
@@ -77,6 +78,22 @@ def write(lowering: Lowering, path: Path) -> None:
         out.write(text)
 
 
+def contents(path: Path, most: int = LARGEST) -> bytes:
+    """The bytes of a file that somebody named.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a device has no end.
+        InputError: it has more than ``most`` bytes.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"is larger than {most >> 20} MiB", place=str(path), remedy="lower fewer kernels")
+    return data
+
+
 def load(path: Path | str) -> Lowering:
     """Read what `write` kept; nothing in it is executed.
 
@@ -85,7 +102,7 @@ def load(path: Path | str) -> Lowering:
     """
     place = Path(path)
     try:
-        data = place.read_bytes()
+        data = contents(place)
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", place=str(path), remedy="check the path"

@@ -118,3 +118,15 @@ def test_no_path_of_a_machine_is_kept() -> None:
             for texts in kernel.stages.values():
                 for text in (texts.ttir, texts.ttgir, texts.llir, texts.ptx, texts.sass):
                     assert '"/' not in text
+
+
+@pytest.mark.parametrize("args", [("pipe.py",), ("zeros.py",), ("k.py", "--how", "pipe.py")])
+def test_what_is_no_regular_file_is_not_read(here: Path, args: tuple[str, ...]) -> None:
+    """A pipe waits for ever, and a device has no end."""
+    os.mkfifo(here / "pipe.py")
+    (here / "zeros.py").symlink_to("/dev/zero")
+    (here / "k.py").write_text("import triton\n\n@triton.jit\ndef k(x):\n    pass\n")
+    _, err = run("lower", *args, code=2)
+    assert "not a regular file" in err
+    with pytest.raises(InputError, match="not a regular file"):
+        behind(str(here / "pipe.py"), "sm_90")
