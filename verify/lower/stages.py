@@ -85,7 +85,7 @@ def contents(path: Path, most: int = LARGEST) -> bytes:
         OSError: it cannot be read, or is no regular file: a device has no end.
         InputError: it has more than ``most`` bytes.
     """
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as file:
         data = file.read(most + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from reports.cli import app
+from specs.errors import InputError
 from tests.commands import invoke
 from tests.verify.lower.test_trees import kept
 from verify.lower import compile as compiling
 from verify.lower import stages
+from verify.lower.behind import behind
 
 run = partial(invoke, app)
 
