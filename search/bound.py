@@ -85,7 +85,8 @@ class Bound:
             (an output that is no cast is not rounded once more); None where ``real`` is infinite or an estimate.
         first_order: the same distance with products of roundings left out.
         a_above, b_above: the first-order distance with the output of that side the larger one.
-        rigor: whether ``real`` is proved or only a first-order estimate, equal to `first_order`.
+        rigor: whether ``real`` holds for the roundings as counted (`search.prove.bounds` walks the whole plan and
+            proves), or is only a first-order estimate, equal to `first_order`.
         reason: why.
         cancellation: c.
         format: of the outputs.
@@ -203,7 +204,8 @@ def bound_of(a: Terms, b: Terms, *, cancellation: Fraction, fmt: Format) -> Boun
         rigor = "rigorous"
         reason = (
             "every rounding is a factor of terms of the numerator or the normaliser; for outputs of at least "
-            f"2**{LEAST} in magnitude, so that what underflows is counted, too"
+            f"2**{LEAST} in magnitude, so that what underflows is counted, too; how many there are is continued from small "
+            "instances of the plan"
         )
     integer = stored(real, a, b) if rigor == "rigorous" else None
     return Bound(real, integer, first, above[0], above[1], rigor, reason, cancellation, fmt, a, b)
