@@ -401,16 +401,22 @@ def prove_algebra(sides: Sequence[Side], contexts: Sequence[Mapping[str, Any]]) 
 
     Returns:
         one proof; of a program that fails, if any does.
+
+    Raises:
+        SpecError: the spec is wrong in every context.
     """
     began = time.perf_counter()
     proofs: list[Proof] = []
     done: set[Any] = set()
-    refused = ""
+    refused, wrong = "", None
     for side in sides:
         for context in contexts:
             try:
                 program, plan = side.program(context), side.plan(context)
-            except (UnsupportedError, InputError, SpecError) as error:
+            except SpecError as error:
+                wrong = wrong or error
+                continue
+            except (UnsupportedError, InputError) as error:
                 refused = refused or error.cause
                 continue
             sink = bool(context.get("has_sinks"))
@@ -421,6 +427,8 @@ def prove_algebra(sides: Sequence[Side], contexts: Sequence[Mapping[str, Any]]) 
             where = f"{side.platform.name}, {', '.join(f'{n} = {v}' for n, v in context.items())}"
             proofs.append(_one(side, program, plan, sink, where))
     name = sides[0].spec.name
+    if not proofs and wrong is not None:
+        raise wrong
     if not proofs:
         return Proof(name, CLAIM, "refused", refused, seconds=time.perf_counter() - began)
     order: tuple[Status, ...] = ("refuted", "unknown", "not decided", "proved")

@@ -9,6 +9,7 @@ from search.prove.forms import signature
 from search.prove.values import BreaksError, Log, number, symbol
 from search.sides import Side, load_side
 from specs import load_platform, parse_spec
+from specs.errors import SpecError
 
 SHAPE = {"q_heads": 8, "kv_heads": 2, "head_dim": 128, "kv_len": 1 << 18}
 HEAD = """
@@ -360,3 +361,15 @@ def test_what_is_subtracted_does_not_matter():
     seventh = {"l": "select(pos(tile) == 7, prev(l), prev(l) * alpha) + sum(weight, seq())"}
     found = prove_algebra([load_side("walkthrough.tiled@h200", seventh)], [SHAPE])
     assert found.status == "not decided"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "cause"),
+    [
+        ('"top + log(norm)"', '"level + 1"', "'level' depends on itself"),
+        ('"pieces(4, unit=64)"', '"pieces(4, unit=0)"', r"pieces\(\) with 0"),
+    ],
+)
+def test_a_wrong_spec_is_a_mistake_and_no_answer(line: str, wrong: str, cause: str) -> None:
+    with pytest.raises(SpecError, match=cause):
+        prove(NATURAL.replace(line, wrong))
