@@ -11,6 +11,7 @@ import flint
 import numpy as np
 
 from search.prove.forms import SINK
+from search.prove.induction import shape_of
 from search.prove.values import BreaksError, Value
 from search.samples import instance
 from specs.errors import UlpscopeError
@@ -65,8 +66,6 @@ def show(
         maxima: what its symbols are the maxima of.
         sure: whether the formula holds for every input; otherwise it refutes nothing that balls do not.
     """
-    from search.prove.algebra import shape_of
-
     try:
         shape = shape_of(program, plan)
     except UlpscopeError as error:
