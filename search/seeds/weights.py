@@ -25,8 +25,6 @@ from specs.nodes import Tree
 from verify.definition import RowInputs, ScalarArithmetic, Walker
 from verify.definition.arithmetic import Fold
 
-#: Unknown number i is fed as ``(i + 1) * _UNKNOWN``: a value that no input has.
-_UNKNOWN = 2.0**100
 MAX_CLASSES = 64
 
 
@@ -51,13 +49,20 @@ class Linear:
 class LinearArithmetic(ScalarArithmetic):
     """Numbers are rounded as the spec says; linear forms are exact.
 
+    Args:
+        unknown: unknown number i is fed as ``(i + 1) * unknown``.
+
     Raises:
         UnsupportedError: from an operation that is not linear in the values.
     """
 
+    def __init__(self, unknown: float) -> None:
+        super().__init__()
+        self.unknown = unknown
+
     def lift(self, x: float) -> Any:
         """An unknown, or the number."""
-        return Linear({round(x / _UNKNOWN) - 1: Fraction(1)}) if x >= _UNKNOWN else x
+        return Linear({round(x / self.unknown) - 1: Fraction(1)}) if x >= self.unknown else x
 
     def operation(self, op: str, operands: Sequence[Format], fmt: Format) -> Callable[..., Any]:
         """Rounded on numbers; linear where the values are in it."""
@@ -164,10 +169,10 @@ def classes_of(target: Target, inputs: Inputs, pair: tuple[int, int]) -> tuple[l
             place="weights",
             remedy=f"at most {MAX_CLASSES} are searched by linear arithmetic",
         )
-    unknown = np.zeros((len(scores), 1))
+    ordinals = np.zeros((len(scores), 1))
     for number, tokens in enumerate(members):
-        unknown[tokens, 0] = (number + 1) * _UNKNOWN
-    forms = [_walked(target, side, scores, unknown) for side in pair]
+        ordinals[tokens, 0] = number + 1
+    forms = [_walked(target, side, scores, ordinals) for side in pair]
     exact = _softmax(scores)
     classes = [
         Class(
@@ -191,18 +196,25 @@ def _pieces(target: Target, side: int) -> list[int]:
     return out
 
 
-def _walked(target: Target, side: int, scores: Any, unknown: Any) -> dict[int, Fraction]:
+def _walked(target: Target, side: int, scores: Any, ordinals: Any) -> dict[int, Fraction]:
     evaluator = target.evaluators[side]
-    program = evaluator.program
+    program, fmt = evaluator.program, evaluator.value_format
+    if ordinals.max() > 1 << fmt.p:
+        raise UnsupportedError(
+            f"{ordinals.max():.0f} unknowns where {fmt} counts to {1 << fmt.p}",
+            place="weights",
+            remedy="search without linear values",
+        )
+    unknown = 2.0 ** min(100, fmt.emax - fmt.p)  # far above what lines write into their text
     fed = np.empty(len(scores), dtype=object)
     fed[:] = scores.tolist()
     row = RowInputs(
-        v=unknown,
+        v=ordinals * unknown,
         scalars={n: x for n, x in evaluator.scalars.items() if n not in program.sites},
         query=len(scores) - 1,
         feed={program.score_site(): fed},
     )
-    found = Walker(program, evaluator.plan, row, LinearArithmetic()).value(evaluator.site, {"dim": 0})
+    found = Walker(program, evaluator.plan, row, LinearArithmetic(unknown)).value(evaluator.site, {"dim": 0})
     return found.terms if isinstance(found, Linear) else {}
 
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search.seeds.weights import classes_of
-from search.sides import load_side
+from search.sides import Side, load_side
 from search.space import Inputs, Space
 from search.target import Target
+from specs import load_platform, parse_spec
 from specs.errors import UnsupportedError
 from verify.definition import RowInputs, ScalarArithmetic, Walker
 
@@ -62,3 +63,30 @@ def test_what_is_not_linear_is_refused() -> None:
     sides = [load_side("walkthrough.triton@h200", lines), load_side("walkthrough.triton@b200")]
     with pytest.raises(UnsupportedError, match="values are multiplied by values"):
         classes_of(Target(sides, Space(kv_len=5, context=SHAPE)), Inputs.one([0.0] * 5, [1.0] * 5), (0, 1))
+
+
+@pytest.mark.parametrize("fmt", ["f16", "bf16", "f32"])
+def test_values_of_every_format_are_unknowns(fmt: str) -> None:
+    """All scores 0, value i is its own class by its piece: each of 40 tokens counts a fortieth."""
+    text = f"""
+schema = 1
+name = "mine.{fmt}"
+status = "walkthrough"
+summary = "one token a piece"
+[numbers]
+compute = "f32"
+inputs = {{ q = "{fmt}", k = "{fmt}", v = "{fmt}" }}
+[levels]
+piece = "tiles(1)"
+[token]
+score = "sum(q * k, seq()) * scale"
+[piece]
+value = "sum(v, seq())"
+[row]
+output = "{fmt if fmt != "f32" else "bf16"}(sum(value, seq()) / 40)"
+"""
+    side = Side(parse_spec(text, "kernel.toml"), load_platform("h200"))
+    target = Target([side, side], Space(kv_len=40, context=SHAPE))
+    classes, members = classes_of(target, Inputs.one([0.0] * 40, [1] * 40), (0, 1))
+    assert sorted(members) == [[i] for i in range(40)]
+    assert {c.a for c in classes} == {Fraction(1, 40)}
