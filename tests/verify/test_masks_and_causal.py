@@ -37,7 +37,7 @@ def test_a_masked_array_would_lose_its_mask():
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"), [("1e99999", "too large"), ("sum(a * b, seq(fma))", "no products to fuse")]
+    ("text", "cause"), [("1e99999", "large"), ("sum(a * b, seq(fma))", "no products to fuse")]
 )
 def test_grammar_refuses(text, cause):
     with pytest.raises(SpecError, match=cause):
