@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,12 @@ class Cuts:
         return np.maximum(1, self.levels[:, 0, 1])
 
 
+@lru_cache(maxsize=32)
+def _cases(spec: Spec, platform: Platform, fixed: tuple[tuple[str, type, Scalar], ...]) -> tuple[Case, ...]:
+    """The cases of a spec, which many blocks of values share."""
+    return tuple(cases(spec, {platform.name: platform}, {n: v for n, _, v in fixed}))
+
+
 def cuts(
     spec: Spec,
     platform: Platform,
@@ -75,7 +82,7 @@ def cuts(
         for n in dependent - {free}:
             names[n] = values
             del fixed[n]
-    every = cases(spec, {platform.name: platform}, fixed)
+    every = _cases(spec, platform, tuple((n, type(v), v) for n, v in sorted(fixed.items())))  # pyright: ignore[reportArgumentType]: frozen, so it has a hash
     most = max((len(_nesting(c)) for c in every), default=0)
     levels = np.zeros((len(values), most, WIDTH), np.int64)
     taken = np.zeros(len(values), np.bool_)
