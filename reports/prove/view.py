@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.prove import contract as c
-from search.prove.answer import Kind, Status, rounded_up, words
+from search.prove.answer import WEAKEST, Kind, Status, rounded_up, words
 
 #: What is read first: what breaks, then what is open, then what holds.
-ORDER: tuple[Status, ...] = (
-    "refuted",
-    "unknown",
-    "not decided",
-    "tested",
-    "exhaustive",
-    "proved",
-    "refused",
-)
+ORDER: tuple[Status, ...] = (*WEAKEST, "refused")
 #: What holds for everything in its claim; nothing else may look as if it did.
 SETTLED = ("proved", "exhaustive")
 MEANING: Mapping[Status, str] = {

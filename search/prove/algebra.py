@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from search.prove.answer import Proof, Status
+from search.prove.answer import WEAKEST, Proof
 from search.prove.choices import mentions, uses
 from search.prove.counterexample import show
 from search.prove.induction import blind_piece, prove_program
@@ -68,8 +68,7 @@ def prove_algebra(sides: Sequence[Side], contexts: Sequence[Mapping[str, Any]]) 
         raise wrong
     if not proofs:
         return Proof(name, CLAIM, "refused", refused, seconds=time.perf_counter() - began)
-    order: tuple[Status, ...] = ("refuted", "unknown", "not decided", "proved")
-    proofs.sort(key=lambda p: order.index(p.status))
+    proofs.sort(key=lambda p: WEAKEST.index(p.status))
     worst, seconds = proofs[0], time.perf_counter() - began
     if worst.status != "proved":
         return replace(worst, seconds=seconds)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 #: ``unknown``: a solver gave none within its limit.
 Status = Literal["proved", "exhaustive", "tested", "refuted", "not decided", "unknown", "refused"]
 #: From the weakest to the strongest.
-_ORDER: tuple[Status, ...] = (
+WEAKEST: tuple[Status, ...] = (
     "refuted",
     "unknown",
     "not decided",
@@ -98,7 +98,7 @@ def words(status: Status) -> str:
 def weakest(statuses: Iterable[Status]) -> Status:
     """The weakest of some statuses. What a kernel refuses weakens nothing; ``refused`` where there is nothing else."""
     found = set(statuses)
-    for status in _ORDER:
+    for status in WEAKEST:
         if status in found:
             return status
     return "refused"

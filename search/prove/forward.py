@@ -10,7 +10,7 @@ for every score in the box and all values, plus what numbers lose that become su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from search.lines import upstream
 from search.prove.choices import columns_of, uses
+from search.prove.named import Named
 from search.prove.spread import DOWN, UP, Const, Log, Mass, OpenError, Table, times, widened
 from search.prove.spreads import Spreads
 from search.sides import Side, before_rounding
@@ -26,7 +27,6 @@ from specs.errors import SpecError, UnsupportedError
 from specs.names import HEAD_SCALARS, SCALARS
 from specs.nodes import Last, Name, Node, Pos, Prev
 from specs.program import DIM, Program
-from verify.definition import Walker
 from verify.definition.inputs import RowInputs
 from verify.definition.layout import getter
 from verify.partition import Plan
@@ -64,42 +64,26 @@ class Forward:
         )
 
 
-class _Named(Walker):
-    """The walker of the definition, which tells the arithmetic what line it compiles, and errors where they arise."""
+class _Columns(Named):
+    """Columns of v are alike, unless a line asks for their number: one is computed."""
 
     def __init__(self, program: Program, plan: Plan, inputs: RowInputs, arithmetic: Spreads) -> None:
         super().__init__(program, plan, inputs, arithmetic)
         self._alike = _columns_alike(program)
 
-    def read(self, site: str) -> Any:
-        if site in self._reads:
-            return self._reads[site]
-        spreads: Any = self.arithmetic
-        before, spreads.site = spreads.site, site
-        try:
-            inner = super().read(site)
-        finally:
-            spreads.site = before
-        # Columns of v are alike, unless a line asks for their number.
+    def shared(self, site: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         axes = self.program.sites[site].type.axes
-        alike = DIM in axes and site in self._alike
+        if DIM not in axes or site not in self._alike:
+            return read
         key, known = getter(self.layout.slots(axes - {DIM})), dict[Any, Any]()
 
-        def read(index: Any) -> Any:
-            k = key(index) if alike else None
-            if alike and k in known:
-                return known[k]
-            try:
-                found = inner(index)
-            except OpenError as error:
-                error.site = error.site or site
-                raise
-            if alike:
-                known[k] = found
-            return found
+        def once(index: Any) -> Any:
+            k = key(index)
+            if k not in known:
+                known[k] = read(index)
+            return known[k]
 
-        self._reads[site] = read
-        return read
+        return once
 
 
 def _columns_alike(program: Program) -> frozenset[str]:
@@ -163,7 +147,7 @@ def of_program(
     scalars |= {name: float("-inf") if name == "sink" else 0.0 for name in HEAD_SCALARS}
     shape = n, max(columns) + 1
     row = RowInputs(v=np.ones(shape), scalars=scalars, feed={program.score_site(): feed})
-    walker = _Named(program, plan, row, spreads)
+    walker = _Columns(program, plan, row, spreads)
     # Numbers that stand for tokens, which the format of v need not hold.
     walker.inputs = replace(row, v=np.broadcast_to(np.arange(1.0, n + 1)[:, None], shape))
     axes = program.sites[output].type.axes

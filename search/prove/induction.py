@@ -20,6 +20,7 @@ import numpy as np
 
 from search.prove.choices import below_score, chosen_lines, columns_of, uses, versions_of
 from search.prove.forms import SINK, form_of, same_form, signature, tokens_of
+from search.prove.named import Named
 from search.prove.realm import Decision, ForkError, Realm
 from search.prove.values import ONE, SCALE, ZERO, BreaksError, Log, Value, symbol, unit
 from search.samples import colours, instance, slots
@@ -60,30 +61,6 @@ class Shape:
     sizes: tuple[int, ...]
     whole: frozenset[str]
     places: tuple[int, ...]
-
-
-class _Named(Walker):
-    """The walker of the definition, which tells the arithmetic what line it compiles."""
-
-    def read(self, site: str) -> Any:
-        if site in self._reads:
-            return self._reads[site]
-        realm: Any = self.arithmetic
-        before, realm.site = realm.site, site
-        try:
-            inner = super().read(site)
-        finally:
-            realm.site = before
-
-        def read(index: Any) -> Any:
-            try:
-                return inner(index)
-            except BreaksError as error:
-                error.site = error.site or site
-                raise
-
-        self._reads[site] = read
-        return read
 
 
 def shape_of(program: Program, plan: Plan) -> Shape:
@@ -203,7 +180,7 @@ def _walk(
         scalars=scalars,
         feed={program.score_site(): feed},
     )
-    walker = _Named(program, plan, row, realm)
+    walker = Named(program, plan, row, realm)
     axes = program.sites["output"].type.axes
     try:
         outputs = [walker.value("output", dict.fromkeys(axes, d)) for d in columns]

@@ -13,24 +13,13 @@ from numpy.typing import NDArray
 from verify.metrics.likelihood import Spread, spread
 from verify.metrics.quantiles import log_bins
 from verify.metrics.topk import TopRows
-from verify.metrics.values import ValueState
+from verify.metrics.values import WITHOUT, ValueState
 from verify.numerics.ulp import Bin
 
 Floats = NDArray[np.float64]
 
 #: Quantiles of |d| that are printed; the maximum stands apart.
 SHOWN = (0.5, 0.9, 0.95, 0.99, 0.999)
-#: Counts of elements without a difference.
-WITHOUT = (
-    "nan_both",
-    "nan_mismatch",
-    "inf_both",
-    "inf_mismatch",
-    "clamped",
-    "clamp_mismatch",
-    "impossible",
-    "impossible_mismatch",
-)
 #: Step of llama.cpp's 16-bit log-probabilities: they span at most 16 nats.
 KLD_STEP = 16 / 65535
 

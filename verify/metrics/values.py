@@ -29,6 +29,17 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+#: Counts of elements without a difference.
+WITHOUT = (
+    "nan_both",
+    "nan_mismatch",
+    "inf_both",
+    "inf_mismatch",
+    "clamped",
+    "clamp_mismatch",
+    "impossible",
+    "impossible_mismatch",
+)
 #: Per-row numbers of a pair. ``n`` elements have a difference; ``different`` of them have other bits (other values
 #: where values were printed or dtypes differ). Sums are over these elements; ``sum`` is of a - b.
 VALUE_FIELDS: tuple[str, ...] = (
@@ -47,14 +58,7 @@ VALUE_FIELDS: tuple[str, ...] = (
     "a_squares",
     "b_squares",
     "printed_different",
-    "nan_both",
-    "nan_mismatch",
-    "inf_both",
-    "inf_mismatch",
-    "clamped",
-    "clamp_mismatch",
-    "impossible",
-    "impossible_mismatch",
+    *WITHOUT,
 )
 _MAXIMA = ("max_abs", "max_relative", "max_ulp")
 

@@ -91,7 +91,7 @@ def _extended(held: Piece, piece: Piece) -> None:
     """Lists are joined, other fields replaced where they say something."""
     for name, value in piece.items():
         if isinstance(value, list) and name in held and isinstance(held[name], list):
-            held[name] = held[name] + value
+            held[name].extend(value)
         elif value is not None or name not in held:
             held[name] = value
 
@@ -112,7 +112,7 @@ def _openai(held: Piece, piece: Piece) -> None:
             mine["logprobs"] = logs
         ids = choice.get("token_ids")
         if isinstance(ids, list):
-            mine["token_ids"] = [*mine.get("token_ids", []), *ids]
+            mine.setdefault("token_ids", []).extend(ids)
         for name, value in choice.items():
             if name not in ("index", "logprobs", "token_ids", "delta", "text") and value is not None:
                 mine.setdefault(name, value)
@@ -141,7 +141,7 @@ def _flat(held: Piece, piece: Piece) -> None:
     """Ollama and llama.cpp: lists at the top."""
     lists = {k: v for k, v in piece.items() if k in _LISTS and isinstance(v, list)}
     for name, value in lists.items():
-        held[name] = held.get(name, []) + value
+        held.setdefault(name, []).extend(value)
     held |= {k: v for k, v in piece.items() if k not in _LISTS and v is not None}
 
 
