@@ -1,4 +1,9 @@
-"""Ctrl-C that is not lost: libraries drop exceptions that arise in their callbacks, so that it is remembered, too."""
+"""Ctrl-C that is neither lost nor fatal.
+
+Libraries drop exceptions that arise in their callbacks, so it is remembered and pressed again until it is obeyed. Where
+an exception would crash the process, in the initialisation of an extension module or in a callback of the garbage
+collector, it is put off.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,21 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
 
 #: The exit code of a command that Ctrl-C ended.
 INTERRUPTED = 130
+
+#: Seconds after which it is pressed again: where it was raised, and where it was put off.
+AGAIN, SOON = 2.0, 0.05
 
 _PENDING = threading.Event()
 
 
 @contextmanager
 def remembered() -> Generator[None]:
-    """Remember Ctrl-C besides raising it, until `check` raises it again or `settle` says that it has been obeyed.
+    """Raise Ctrl-C again and again, or by `check`, until `settle` says that it has been obeyed.
 
     In the main thread alone, and where nobody else has taken Ctrl-C over.
     """
@@ -31,12 +40,34 @@ def remembered() -> Generator[None]:
     try:
         yield
     finally:
+        settle()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _pressed(*_: object) -> NoReturn:
+def _pressed(_: int, frame: FrameType | None) -> None:
     _PENDING.set()
-    raise KeyboardInterrupt
+    fragile = _fragile(frame)
+    timer = threading.Timer(SOON if fragile else AGAIN, _press_again)
+    timer.daemon = True
+    timer.start()
+    if not fragile:
+        raise KeyboardInterrupt
+
+
+def _fragile(frame: FrameType | None) -> bool:
+    """Whether something is being imported, or JAX collects garbage."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name == "importlib._bootstrap" or frame.f_code.co_name == "_xla_gc_callback":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _press_again() -> None:
+    main = threading.main_thread().ident
+    if _PENDING.is_set() and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)  # unlike _thread.interrupt_main(), it also ends a sleep
 
 
 def check() -> None:

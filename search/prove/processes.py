@@ -45,10 +45,10 @@ class Worker:
         proof with the status ``unknown`` that says so.
         """
         began = time.perf_counter()
-        if self.process is None or not self.process.is_alive():
-            self._start()
-        assert self.pipe is not None
         try:
+            if self.process is None or not self.process.is_alive():
+                self._start()
+            assert self.pipe is not None
             self.pipe.send(job)
             if not self.pipe.poll(job.seconds):
                 self.close()
@@ -62,8 +62,14 @@ class Worker:
             return Reply(job, (), error(cause, place=place, remedy=remedy))
         return Reply(job, tuple(value))
 
+    def kill(self) -> None:
+        """Kill the process from another thread: the one that asks finds it dead, and closes."""
+        process = self.process
+        if process is not None and process.pid is not None:
+            process.kill()
+
     def close(self) -> None:
-        """End the process."""
+        """End the process. Only for the thread that asks."""
         if self.process is not None:
             self.process.kill()
             self.process.join()
@@ -89,7 +95,10 @@ class Worker:
 
 
 def ask_all(
-    jobs: Sequence[Job], workers: int, done: Callable[[Reply, int], None] = lambda reply, left: None
+    jobs: Sequence[Job],
+    workers: int,
+    done: Callable[[Reply, int], None] = lambda reply, left: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[Reply]:
     """Answer jobs in some processes; the replies come back in the order of the jobs.
 
@@ -97,6 +106,7 @@ def ask_all(
         jobs: the questions.
         workers: processes at a time.
         done: called after each reply with how many are left, in the thread of a worker.
+        meanwhile: called once, in the thread of the caller.
     """
     queue: SimpleQueue[tuple[int, Job]] = SimpleQueue()
     for item in enumerate(jobs):
@@ -104,27 +114,36 @@ def ask_all(
     replies: dict[int, Reply] = {}
     each = [Worker() for _ in range(max(1, min(workers, len(jobs))))]
 
-    def serve(worker: Worker) -> None:
-        while True:
-            try:
+    def serve(worker: Worker, ended: threading.Event) -> None:
+        try:
+            while True:
                 number, job = queue.get_nowait()
-            except Empty:
-                return
-            replies[number] = worker.ask(job)
-            done(replies[number], len(jobs) - len(replies))
+                replies[number] = worker.ask(job)
+                done(replies[number], len(jobs) - len(replies))
+        except Empty:
+            pass
+        finally:
+            worker.close()
+            ended.set()
 
-    threads = [threading.Thread(target=serve, args=(w,), daemon=True) for w in each]
+    # Not join(): an interrupted one takes a thread for ended that still runs.
+    ends = [threading.Event() for _ in each]
+    threads = [
+        threading.Thread(target=serve, args=pair, daemon=True) for pair in zip(each, ends, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        meanwhile()
+        for ended in ends:
+            ended.wait()
     finally:
         with suppress(Empty):  # interrupted: nobody takes another question
             while True:
                 queue.get_nowait()
-        for worker in each:
-            worker.close()
+        for worker, ended in zip(each, ends, strict=True):
+            while not ended.wait(0.05):  # it may be about to start another process
+                worker.kill()
     return [replies[i] for i in sorted(replies)]
 
 

@@ -1,6 +1,10 @@
 """Questions run in processes that are killed at their limit."""
 
 import json
+import multiprocessing
+import os
+import signal
+import threading
 import time
 
 import pytest
@@ -39,6 +43,20 @@ def test_a_question_that_takes_too_long_is_killed_and_the_next_one_answered():
     assert found["proofs"][0]["status"] == "exhaustive"
     assert found["proofs"][0]["details"]["first"] == 17  # of 132 SMs each of 17 * 4 KV heads has one
     assert "replay: ulpscope" in err
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.5])
+def test_an_interruption_kills_the_processes_at_once_and_no_thread_complains(seconds: float):
+    """While they start, and while they work; warnings of threads are errors here."""
+    jobs = [partition_job("flash_attn3.decode", {}, 60.0)] * 4
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        ask_all(jobs, 2)
+    timer.join()
+    assert time.perf_counter() - began < 20
+    assert not [p for p in multiprocessing.active_children() if p.is_alive()]
 
 
 def test_an_unknown_spec_is_said_at_once():
